@@ -1,0 +1,56 @@
+# Every target sets up .venv by itself; nothing else is installed by hand. PYTHON chooses the interpreter (3.11 or later).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+KERNEL := $(wildcard src/penstock/kernel/*.pyx src/penstock/kernel/*.h)
+ARGS ?=
+
+.PHONY: help demo test lint bench torture clean
+help:
+	@echo "make demo     the queue at work, from two processes"
+	@echo "make test     lint, types and every test, over both kernels (under 15 minutes on 2 cores)"
+	@echo "make lint     ruff and mypy alone"
+	@echo "make bench    figures beside other embedded logs and stores; ARGS=\"--help\" tells what can be narrowed"
+	@echo "make torture  10,000 kills of writers and readers (about half an hour); ARGS=\"--kills 500\" for fewer"
+	@echo "make clean    remove everything that was built"
+
+# The stamp names the extras that are installed; it is older than the sources when the kernel must be built again.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or later; run make PYTHON=/path/to/it")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-%: $(BIN)/python pyproject.toml setup.py $(KERNEL)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+demo: $(VENV)/.ready-dev
+	$(BIN)/python examples/two_processes.py
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Three runs: the native kernel, the reference kernel, and the native one without futex, robust mutex and fallocate.
+test: lint
+	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
+	  set -e; \
+	  PENSTOCK_KERNEL=native $(BIN)/python -m pytest; \
+	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(BIN)/python -m pytest tests/queue; \
+	  PENSTOCK_KERNEL=reference $(BIN)/python -m pytest tests/queue; \
+	else \
+	  echo "no native kernel here (no C compiler?): testing the reference kernel alone"; \
+	  PENSTOCK_KERNEL=reference $(BIN)/python -m pytest; \
+	fi
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/python -m bench $(ARGS)
+
+torture: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.torture $(or $(ARGS),--kills 10000)
+
+clean:
+	rm -rf $(VENV) build dist site bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f src/penstock/kernel/_native.c src/penstock/kernel/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info

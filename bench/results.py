@@ -1,0 +1,110 @@
+"""The figures of one run, and questions to them that the table, the plot and the held figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from bench.peers import PEERS
+from bench.scenarios import SCENARIOS, Scenario, Values
+
+
+@dataclass(slots=True)
+class Row:
+    """One peer in one scenario at one size: a sample per round, or the reason why there is none."""
+
+    scenario: str
+    size: int
+    peer: str
+    samples: list[Values] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the table calls it."""
+        return PEERS[self.peer].label or self.peer
+
+    @property
+    def group(self) -> str:
+        """ "penstock", "peer" or "limit"."""
+        return PEERS[self.peer].group
+
+    @property
+    def note(self) -> str:
+        """What the reader must know about this row."""
+        return PEERS[self.peer].notes.get(self.scenario, "")
+
+    def value(self, key: str) -> float | None:
+        """The median over the rounds; none if the row was not measured."""
+        if self.error or not self.samples:
+            return None
+        return median(sample[key] for sample in self.samples)
+
+    def headline(self) -> float | None:
+        """The value rows of this scenario are compared by."""
+        return self.value(SCENARIOS[self.scenario].headline)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object: medians first, then every round for those who distrust medians."""
+        keys = self.samples[0].keys() if self.samples and not self.error else ()
+        return {
+            "scenario": self.scenario,
+            "size": self.size,
+            "peer": self.peer,
+            "label": self.label,
+            "group": self.group,
+            "note": self.note,
+            "error": self.error or None,
+            "median": {key: self.value(key) for key in keys},
+            "rounds": self.samples,
+        }
+
+
+class Results:
+    """All rows of a run."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, int, str], Row] = {}
+
+    def row(self, scenario: str, size: int, peer: str) -> Row:
+        """The row, made if it is not there."""
+        return self.rows.setdefault((scenario, size, peer), Row(scenario, size, peer))
+
+    def value(self, scenario: str, size: int, peer: str, key: str) -> float | None:
+        """The median of one value, or none if it was not measured."""
+        row = self.rows.get((scenario, size, peer))
+        return None if row is None else row.value(key)
+
+    def sizes(self) -> list[int]:
+        """The sizes measured, smallest first."""
+        return sorted({size for _, size, _ in self.rows})
+
+    def of(self, scenario: str, size: int) -> list[Row]:
+        """The rows of one table, best first, the unmeasured ones last."""
+        rows = [row for row in self.rows.values() if (row.scenario, row.size) == (scenario, size)]
+        sign = -1 if SCENARIOS[scenario].higher_is_better else 1
+
+        def order(row: Row) -> tuple[int, float]:
+            value = row.headline()
+            return (1, 0.0) if value is None else (0, sign * value)
+
+        return sorted(rows, key=order)
+
+    def best_peer(self, scenario: str, size: int) -> Row | None:
+        """The best row that is neither Penstock nor a limit."""
+        rows = (row for row in self.of(scenario, size) if row.group == "peer" and row.headline() is not None)
+        return next(rows, None)
+
+
+def times_as_good(scenario: Scenario, value: float | None, other: float | None) -> float | None:
+    """How many times as fast as `other`: above 1 is faster, whether the values are rates or times."""
+    if not value or not other:
+        return None
+    return value / other if scenario.higher_is_better else other / value
+
+
+def present(scenarios: Iterable[str], results: Results) -> list[tuple[Scenario, int]]:
+    """The (scenario, size) pairs that have rows, in the order of the scenarios."""
+    return [(SCENARIOS[name], size) for name in scenarios for size in results.sizes() if results.of(name, size)]

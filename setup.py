@@ -1,0 +1,32 @@
+"""Builds the native kernel. Everything declarative is in pyproject.toml.
+
+The extension is optional: on a machine without a C compiler the install goes on and the reference kernel serves.
+PENSTOCK_BUILD=require turns a failed build into an error, for our own tests and for packagers.
+"""
+
+import os
+import sys
+
+from setuptools import Extension, setup
+
+HERE = "src/penstock/kernel"
+
+extension = Extension(
+    "penstock.kernel._native",
+    [f"{HERE}/_native.pyx"],
+    depends=[f"{HERE}/{name}" for name in ("crc.h", "crc_tables.h", "frames.h", "shared.h", "writer.h", "ahead.h")],
+    include_dirs=[HERE],
+    extra_compile_args=[
+        "-O3",
+        "-std=gnu11",
+        "-fno-strict-aliasing",
+        *os.environ.get("PENSTOCK_CFLAGS", "").split(),
+    ],
+    extra_link_args=[
+        *(["-pthread"] if sys.platform != "win32" else []),
+        *os.environ.get("PENSTOCK_LDFLAGS", "").split(),
+    ],
+    optional=os.environ.get("PENSTOCK_BUILD") != "require",
+)
+
+setup(ext_modules=[extension])

@@ -1,0 +1,118 @@
+"""Every error Penstock raises on purpose. Each message says where, what, and what to do next.
+
+PenstockError
+├── InvalidPayload (ValueError)       empty, or longer than the log can hold
+│   └── PayloadTypeError (TypeError)  not bytes-like
+├── LogClosed                         the object was closed, or its process forked away
+├── ReadOnly                          opened with read_only=True
+├── LogNotFound                       no log at that path
+├── NotALog                           the path, or a file in it, is something else
+├── UnknownVersion                    written by a newer Penstock
+├── SettingsMismatch                  opened with other fixed settings than it was made with
+├── UnsupportedFileSystem             it cannot hold the durability contract
+├── LogBusy                           another process holds the log in a way that excludes this
+├── RecordGone                        the sequence was removed by retention, or does not exist yet
+├── CorruptRecord                     a record before the end of the log is damaged
+├── DiskFull (OSError)                no room; nothing was changed
+└── SyncFailed (OSError)              the disk refused a sync; the log takes no more appends until reopened
+"""
+
+import errno
+import os
+
+
+class PenstockError(Exception):
+    """The root of all errors raised by Penstock."""
+
+
+class InvalidPayload(PenstockError, ValueError):
+    """A payload that cannot be stored: empty, or larger than a file of this log."""
+
+
+class PayloadTypeError(InvalidPayload, TypeError):
+    """A payload that is not bytes-like."""
+
+
+class LogClosed(PenstockError):
+    """The log object was closed."""
+
+
+class ReadOnly(PenstockError):
+    """The log was opened with read_only=True."""
+
+
+class LogNotFound(PenstockError):
+    """There is no log at that path."""
+
+
+class NotALog(PenstockError):
+    """The path, or a file in it, is not what a log is made of."""
+
+
+class UnknownVersion(PenstockError):
+    """A file says it was written by a later version of the format."""
+
+
+class SettingsMismatch(PenstockError):
+    """A fixed setting differs from the one the log was created with."""
+
+
+class UnsupportedFileSystem(PenstockError):
+    """The file system cannot hold the durability contract (a network file system)."""
+
+
+class LogBusy(PenstockError):
+    """Another process holds the log in a way that excludes this one."""
+
+
+class RecordGone(PenstockError):
+    """The record is not in the log: retired, or not written yet."""
+
+
+class CorruptRecord(PenstockError):
+    """A frame before the end of the log failed its checks."""
+
+    def __init__(self, path: str | os.PathLike[str], position: int, sequence: int, reason: str) -> None:
+        self.path = os.fspath(path)
+        self.position = position
+        self.sequence = sequence
+        self.reason = reason
+        super().__init__(
+            f"{self.path}: byte {position} (sequence {sequence}): {reason}; "
+            'read on with on_corrupt="skip", which names the lost range, or restore the file from a copy'
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int, str]]:
+        return type(self), (self.path, self.position, self.sequence, self.reason)
+
+
+class DiskFull(PenstockError, OSError):
+    """No room for the append; nothing was changed, and it works again once there is room."""
+
+    def __init__(self, path: str | os.PathLike[str], wanted_bytes: int) -> None:
+        OSError.__init__(
+            self,
+            errno.ENOSPC,
+            f"no room to allocate {wanted_bytes} bytes more; free some space and append again, nothing was changed",
+            os.fspath(path),
+        )
+        self.wanted_bytes = wanted_bytes
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self.filename), self.wanted_bytes)
+
+
+class SyncFailed(PenstockError, OSError):
+    """The disk refused a sync. What was reported durable is; no later success is reported on top of the failure."""
+
+    def __init__(self, path: str | os.PathLike[str], code: int) -> None:
+        OSError.__init__(
+            self,
+            code,
+            "a sync failed, so the log takes no more appends; check the disk, close the log in every process and open "
+            "it again: what is not yet durable is then copied to a new file and synced",
+            os.fspath(path),
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self.filename), self.errno or errno.EIO)

@@ -1,0 +1,105 @@
+"""The queue's bytes: file names, the file header, its frames. No I/O. Bytes on disk: docs/formats.md, "queue".
+
+A segment's id is `YYYYMMDD << 32 | number`, so that ids order as files do: by date, then number.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from penstock.errors import NotALog, UnknownVersion
+from penstock.kernel import FrameSpec, scan
+
+NAME: Final = "queue"
+VERSION: Final = 1
+HEADER_BYTES: Final = 4096
+
+SPEC: Final = FrameSpec(sum_bytes=8, sum_covers_head=True, zero_ends=True)
+_PAYLOAD_ONLY: Final = FrameSpec(sum_bytes=8, zero_ends=True)
+_RUST: Final = FrameSpec(sum_bytes=4, sum_covers_head=True, zero_ends=True)
+
+_MAGIC: Final = b"PENSTOCK"
+_HEADER: Final = struct.Struct("<8sIIQQ")
+_PATH: Final = re.compile(r"(\d{4})/(\d{2})/(\d{2})/(\d{8})-(\d{4,9})\.data")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first bytes of a data file say: how its frames are made, where they start, the first one's sequence."""
+
+    spec: FrameSpec
+    start: int
+    base: int | None  # None: a file of another implementation, which does not say
+    created_us: int | None
+
+
+def name(segment: int) -> str:
+    """The data file's path within the log directory.
+
+    >>> name(20261115 << 32 | 1)
+    '2026/11/15/20261115-0001.data'
+    """
+    date, number = f"{segment >> 32:08}", segment & 0xFFFFFFFF
+    return f"{date[:4]}/{date[4:6]}/{date[6:]}/{date}-{number:04}.data"
+
+
+def parse(path: str) -> int | None:
+    """The id of the segment with this path, or None when it is no data file's."""
+    m = _PATH.fullmatch(path)
+    if not m or "".join(m.groups()[:3]) != m[4]:
+        return None
+    return int(m[4]) << 32 | int(m[5])
+
+
+def first_id(now_us: int) -> int:
+    """The first segment of a new log."""
+    return _date(now_us) << 32 | 1
+
+
+def next_id(last: int, now_us: int) -> int:
+    """The segment after `last`: number one of today, or the next number of `last`'s day if the clock ran backwards."""
+    today = _date(now_us)
+    return today << 32 | 1 if today > last >> 32 else last + 1
+
+
+def _date(now_us: int) -> int:
+    return int(datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y%m%d"))
+
+
+def pack_header(base: int, created_us: int) -> bytes:
+    """The 4096 bytes before the first frame."""
+    head = _HEADER.pack(_MAGIC, VERSION, 0, base, created_us)
+    return (head + struct.pack("<I", zlib.crc32(head))).ljust(HEADER_BYTES, b"\0")
+
+
+def read_header(data: bytes | memoryview, path: str) -> Header:
+    """Understand the start of a data file: ours, or one of the layouts that others write.
+
+    Without our magic the first frame tells: a zeroed header page and CRC-64 of the payload or of length and payload,
+    or frames from byte 0 with one of those, or with a CRC-32 (the public Rust implementation).
+    """
+    if bytes(data[:8]) == _MAGIC:
+        if len(data) < HEADER_BYTES:
+            raise NotALog(
+                f"{path}: {len(data)} bytes, but a data file has a header of {HEADER_BYTES}; restore it from a copy"
+            )
+        _, version, scope, base, created_us = _HEADER.unpack_from(data)
+        (stored,) = struct.unpack_from("<I", data, _HEADER.size)
+        if version != VERSION:
+            raise UnknownVersion(
+                f"{path}: written by version {version} of the queue format, this Penstock reads version {VERSION}; upgrade"
+            )
+        if stored != zlib.crc32(data[: _HEADER.size]) or scope not in (0, 1):
+            raise NotALog(f"{path}: byte 0: the file header fails its checksum; restore the file from a copy")
+        return Header(SPEC if scope == 0 else _PAYLOAD_ONLY, HEADER_BYTES, base, created_us)
+    places = (HEADER_BYTES,) if not any(data[:HEADER_BYTES]) else (0,)
+    for start in places:
+        for spec in (SPEC, _PAYLOAD_ONLY, _RUST):
+            if len(data) > start and scan(spec, data, start, len(data), 1).count:
+                return Header(spec, start, None, None)
+    raise NotALog(f"{path}: byte 0: neither Penstock's magic nor a frame of a known queue format")

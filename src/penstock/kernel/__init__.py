@@ -1,0 +1,79 @@
+"""The hot loops, in one of two kernels with the same names: native (Cython) or reference (plain Python).
+
+PENSTOCK_KERNEL=native|reference forces one; native never falls back silently. Without it the native kernel serves when
+it was built, and otherwise the reference one, with a warning, since it is some ten times slower.
+"""
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from penstock.kernel.spec import FrameSpec, Scan
+
+_wanted = os.environ.get("PENSTOCK_KERNEL", "")
+if _wanted not in ("", "native", "reference"):
+    raise ImportError(f"PENSTOCK_KERNEL is {_wanted!r}; it may be 'native' or 'reference', or unset")
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from penstock.kernel import _native as _chosen
+elif _wanted == "reference":
+    from penstock.kernel import _reference as _chosen
+else:
+    try:
+        from penstock.kernel import _native as _chosen
+    except ImportError as error:
+        if _wanted == "native":
+            raise ImportError(
+                f"PENSTOCK_KERNEL=native, but the native kernel cannot be loaded ({error}); "
+                "install a C compiler and reinstall penstock, or unset PENSTOCK_KERNEL"
+            ) from error
+        from penstock.kernel import _reference as _chosen
+
+        warnings.warn(
+            f"penstock runs on its reference kernel, about ten times slower: {error}; install a C compiler and "
+            "reinstall penstock, or set PENSTOCK_KERNEL=reference to choose it without this warning",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+if not TYPE_CHECKING:
+    Buffer = object  # any object with the buffer protocol; the name is for annotations
+
+NAME = _chosen.NAME
+ROBUST = _chosen.ROBUST
+ControlPage = _chosen.ControlPage
+Message = _chosen.Message
+Reader = _chosen.Reader
+Writer = _chosen.Writer
+crc32 = _chosen.crc32
+crc64 = _chosen.crc64
+crc_path = _chosen.crc_path
+encode = _chosen.encode
+encode_many = _chosen.encode_many
+release = _chosen.release
+resync = _chosen.resync
+scan = _chosen.scan
+touch = _chosen.touch
+
+__all__ = [
+    "NAME",
+    "ROBUST",
+    "Buffer",
+    "ControlPage",
+    "FrameSpec",
+    "Message",
+    "Reader",
+    "Scan",
+    "Writer",
+    "crc32",
+    "crc64",
+    "crc_path",
+    "encode",
+    "encode_many",
+    "release",
+    "resync",
+    "scan",
+    "touch",
+]

@@ -1,0 +1,971 @@
+# cython: language_level=3, always_allow_keywords=False, binding=False, boundscheck=False, wraparound=False
+"""The native kernel: hot loops over maps and buffers. No policy, no file names; `_reference.py` says the same in Python.
+
+The work itself is in C headers beside this file (crc.h, frames.h, shared.h, writer.h); here it meets Python objects.
+Every method that may be slow or sleep releases the GIL; an append of one record keeps it, being shorter than a switch.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+cimport cython
+
+import datetime as _datetime
+import mmap as _mmap
+import time as _time
+
+from penstock.errors import InvalidPayload, PayloadTypeError
+from penstock.kernel.spec import Scan
+
+
+cdef extern from "ahead.h" nogil:
+    ctypedef struct ps_file:
+        int fd
+        uint8_t *map
+        uint64_t len
+    ctypedef struct ps_ahead:
+        int grow_fd
+        ps_control *ctl
+        ps_slot *slot
+        uint64_t turn, base, size, interval, wake_at
+        ps_file data, times, index
+    void ps_ahead_kick(ps_ahead *a)
+    void ps_ahead_pause(ps_ahead *a)
+    void ps_ahead_resume(ps_ahead *a)
+    void ps_ahead_stop(ps_ahead *a)
+
+cdef extern from "writer.h" nogil:
+    ctypedef struct ps_spec:
+        uint8_t big, shift, sum, sum_first, sum_head, zero_ends
+    ctypedef struct ps_scan:
+        uint64_t count, pos
+        int reason
+    ctypedef struct ps_slot:
+        uint64_t segment, end, next, dirty_end, dirty_next, allocated, entries
+        int64_t last_us
+    ctypedef struct ps_control:
+        uint64_t turn, poison
+        uint32_t waiters, bell
+        ps_slot slots[2]
+        uint64_t base[2]
+    ctypedef struct ps_clock:
+        int usable
+    ctypedef struct ps_writer:
+        ps_control *ctl
+        ps_slot *slot
+        uint8_t *data
+        int64_t *times
+        uint8_t *index
+        uint64_t turn, base, start, limit, size, interval, due, last, roll_next, notify_at
+        int64_t roll_us
+        ps_spec spec
+        int is_queue, by_mutex
+        ps_clock clock
+    ctypedef struct ps_batch:
+        uint64_t first, at
+    enum: EBUSY, EINTR
+    enum: PS_HAVE_ROBUST, PS_OK, PS_AFTER, PS_COMPANION_HEADER, PS_INDEX_HEADER
+    uint64_t ps_crc64(uint64_t crc, const uint8_t *p, size_t n)
+    uint32_t ps_crc32(uint32_t crc, const uint8_t *p, size_t n)
+    void ps_crc_init()
+    const char *ps_crc_path()
+    int ps_crc_force(const char *name)
+    uint64_t ps_overhead(ps_spec s)
+    uint64_t ps_max_payload(ps_spec s)
+    uint32_t ps_put_body(ps_spec s, uint8_t *dst, const uint8_t *payload, uint32_t n, uint32_t kind)
+    void ps_put_head(uint8_t *dst, uint32_t head)
+    const uint8_t *ps_payload(ps_spec s, const uint8_t *frame)
+    uint64_t ps_check(ps_spec s, const uint8_t *p, uint64_t room, int verify, int *reason)
+    ps_scan ps_walk(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
+                    uint64_t every, uint64_t *points, uint64_t room)
+    ps_scan ps_gather(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
+                      int32_t *offsets, uint8_t *out, uint64_t room)
+    uint64_t ps_resync(ps_spec s, const uint8_t *buf, uint64_t start, uint64_t anchor)
+    int ps_mutex_init(ps_control *c)
+    int ps_lock_try(ps_control *c)
+    int ps_lock_wait(ps_control *c)
+    void ps_unlock(ps_control *c)
+    int ps_bell_wait(ps_control *c, uint32_t seen, double timeout_s)
+    void ps_bell_ring(ps_control *c)
+    int ps_someone_waits(ps_control *c)
+    void ps_touch(uint8_t *p, size_t n)
+    void ps_release(uint8_t *p, size_t n)
+    int ps_append(ps_writer *w, const uint8_t *payload, uint32_t n, uint64_t *seq, uint64_t *end)
+    int ps_append_fast(ps_writer *w, const uint64_t *wake_at, const uint8_t *payload, uint64_t n, uint64_t *seq,
+                       uint64_t *end)
+    int ps_is_queue(ps_spec s)
+    int ps_batch_begin(ps_writer *w, uint64_t bytes, uint64_t count, ps_batch *b)
+    void ps_batch_put(ps_writer *w, ps_batch *b, const uint8_t *payload, uint32_t n)
+    void ps_batch_commit(ps_writer *w, ps_batch *b)
+    uint64_t PS_LOAD(uint64_t *p)
+    void PS_STORE(uint64_t *p, uint64_t v)
+
+cdef extern from *:
+    """
+    static void ps_waiters_raise(ps_control *c) { __atomic_store_n(&c->waiters, 1, __ATOMIC_SEQ_CST); }
+    static uint32_t ps_bell_read(ps_control *c) { return __atomic_load_n(&c->bell, __ATOMIC_SEQ_CST); }
+    """
+    void ps_waiters_raise(ps_control *c) nogil
+    uint32_t ps_bell_read(ps_control *c) nogil
+
+ps_crc_init()
+
+NAME = "native"
+ROBUST = bool(PS_HAVE_ROBUST)
+
+cdef object _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
+cdef object _timedelta = _datetime.timedelta
+cdef uint64_t _DROP_BEHIND = 32 << 20
+
+
+def crc64(data, uint64_t value=0):
+    """CRC-64/XZ of `data`, going on from `value`."""
+    cdef Py_buffer b
+    PyObject_GetBuffer(data, &b, PyBUF_SIMPLE)
+    try:
+        return ps_crc64(value, <const uint8_t *> b.buf, b.len)
+    finally:
+        PyBuffer_Release(&b)
+
+
+def crc32(data, uint32_t value=0):
+    """CRC-32 (IEEE) of `data`, going on from `value`."""
+    cdef Py_buffer b
+    PyObject_GetBuffer(data, &b, PyBUF_SIMPLE)
+    try:
+        return ps_crc32(value, <const uint8_t *> b.buf, b.len)
+    finally:
+        PyBuffer_Release(&b)
+
+
+def crc_path():
+    """Which implementation of the checksums this CPU runs: vpclmul, pclmul or table."""
+    return ps_crc_path().decode()
+
+
+def force_crc_path(name):
+    """Choose the implementation by name, for tests; False when this CPU has not got it."""
+    return ps_crc_force(name.encode()) == 0
+
+
+cdef ps_spec _spec(object spec) except *:
+    cdef ps_spec s
+    s.big = spec.big_endian
+    s.shift = spec.shift
+    s.sum = spec.sum_bytes
+    s.sum_first = spec.sum_first
+    s.sum_head = spec.sum_covers_head
+    s.zero_ends = spec.zero_ends
+    return s
+
+
+cdef int _check_range(Py_buffer *b, uint64_t start, uint64_t end) except -1:
+    if start > end or end > <uint64_t> b.len:
+        raise ValueError(f"range {start}..{end} is not within a buffer of {b.len} bytes")
+    return 0
+
+
+cdef int _check_length(ps_spec s, uint64_t n) except -1:
+    if n == 0 and s.zero_ends:
+        raise InvalidPayload("an empty payload cannot be stored: a zero length marks the end of the data")
+    if n > ps_max_payload(s):
+        raise InvalidPayload(f"a payload of {n} bytes is longer than a frame can say ({ps_max_payload(s)})")
+    return 0
+
+
+def encode(spec, payload, uint32_t kind=0):
+    """One frame."""
+    return encode_many(spec, (payload,), kind)
+
+
+def encode_many(spec, payloads, uint32_t kind=0):
+    """The frames of `payloads`, one after the other."""
+    cdef ps_spec s = _spec(spec)
+    cdef _Items items = _Items.__new__(_Items)
+    if kind >> s.shift:
+        raise ValueError(f"kind {kind} does not fit the {s.shift} bits below the length")
+    items.collect(s, payloads)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, items.bytes)
+    cdef uint8_t *dst = <uint8_t *> PyBytes_AS_STRING(out)
+    cdef Py_ssize_t i
+    for i in range(items.count):
+        ps_put_head(dst, ps_put_body(s, dst, items.at[i].data, items.at[i].size, kind))
+        dst += ps_overhead(s) + items.at[i].size
+    return out
+
+
+def scan(spec, data, uint64_t start, uint64_t end, uint64_t limit=UINT64_MAX, bint verify=True, uint64_t every=0):
+    """Walk frames in data[start:end], at most `limit`; with `every`, take the position of each every-th."""
+    cdef ps_spec s = _spec(spec)
+    cdef Py_buffer b
+    cdef ps_scan r
+    cdef uint64_t points[512]
+    cdef uint64_t done = 0, taken, i, step
+    cdef list out = []
+    every = min(every, <uint64_t> 1 << 48)      # more frames than memory has bytes; 512 * every must not wrap
+    PyObject_GetBuffer(data, &b, PyBUF_SIMPLE)
+    try:
+        _check_range(&b, start, end)
+        if not every:
+            with nogil:
+                r = ps_walk(s, <const uint8_t *> b.buf, start, end, limit, verify, 0, NULL, 0)
+            return Scan(r.count, r.pos, r.reason, out)
+        while True:
+            step = min(limit - done, 512 * every)   # a multiple of `every`, so that points stay aligned
+            with nogil:
+                r = ps_walk(s, <const uint8_t *> b.buf, start, end, step, verify, every, points, 512)
+            taken = (r.count + every - 1) // every
+            for i in range(taken):
+                out.append(points[i])
+            done += r.count
+            start = r.pos
+            if r.count < step or done == limit or r.pos == end:
+                return Scan(done, r.pos, r.reason, out)
+    finally:
+        PyBuffer_Release(&b)
+
+
+def resync(spec, data, uint64_t start, uint64_t anchor):
+    """The first position in [start, anchor) from which verified frames lead exactly to `anchor`; else `anchor`."""
+    cdef ps_spec s = _spec(spec)
+    cdef Py_buffer b
+    cdef uint64_t found
+    PyObject_GetBuffer(data, &b, PyBUF_SIMPLE)
+    try:
+        _check_range(&b, start, anchor)
+        with nogil:
+            found = ps_resync(s, <const uint8_t *> b.buf, start, anchor)
+        if found == UINT64_MAX:
+            raise MemoryError("no memory to search for the next whole record")
+        return found
+    finally:
+        PyBuffer_Release(&b)
+
+
+def touch(data, uint64_t start, uint64_t end):
+    """Make the pages of data[start:end] present and writable without changing them."""
+    _pages(data, start, end, True)
+
+
+def release(data, uint64_t start, uint64_t end):
+    """Let go of the pages of data[start:end], a map: their contents stay, this process's memory shrinks."""
+    _pages(data, start, end, False)
+
+
+cdef bint _is_map(object data) except -1:
+    """Letting go of pages keeps their contents only where a file is below; heap memory would be zeroed."""
+    return isinstance(data.obj if isinstance(data, memoryview) else data, _mmap.mmap)
+
+
+cdef _pages(data, uint64_t start, uint64_t end, bint bring):
+    cdef Py_buffer b
+    cdef bint mapped = _is_map(data)
+    PyObject_GetBuffer(data, &b, PyBUF_WRITABLE if bring else PyBUF_SIMPLE)
+    try:
+        _check_range(&b, start, end)
+        with nogil:
+            if bring:
+                ps_touch(<uint8_t *> b.buf + start, end - start)
+            elif mapped:
+                ps_release(<uint8_t *> b.buf + start, end - start)
+    finally:
+        PyBuffer_Release(&b)
+
+
+@cython.final
+@cython.freelist(512)
+cdef class Message:
+    """One record: `sequence`, `timestamp` (UTC, or None when unknown), `payload`."""
+
+    cdef readonly uint64_t sequence
+    cdef int64_t us
+    cdef readonly bytes payload
+
+    def __init__(self, uint64_t sequence, timestamp_us, bytes payload):
+        self.sequence = sequence
+        self.us = 0 if timestamp_us is None else timestamp_us
+        self.payload = payload
+
+    @property
+    def timestamp_us(self):
+        """Unix microseconds, or None when the time is not known."""
+        return self.us if self.us else None
+
+    @property
+    def timestamp(self):
+        """When the record was appended, in UTC, or None when that is not known."""
+        return _EPOCH + _timedelta(microseconds=self.us) if self.us else None
+
+    def __repr__(self):
+        return f"Message(sequence={self.sequence}, timestamp_us={self.timestamp_us}, payload={self.payload!r})"
+
+    def __eq__(self, other):
+        if not isinstance(other, Message):
+            return NotImplemented
+        cdef Message m = <Message> other
+        return self.sequence == m.sequence and self.us == m.us and self.payload == m.payload
+
+    def __hash__(self):
+        return hash((self.sequence, self.us, self.payload))
+
+    def __reduce__(self):
+        return Message, (self.sequence, self.timestamp_us, self.payload)
+
+
+cdef inline Message _message(uint64_t sequence, int64_t us, bytes payload):
+    cdef Message m = Message.__new__(Message)
+    m.sequence = sequence
+    m.us = -us if us < 0 else us
+    m.payload = payload
+    return m
+
+
+cdef class ControlPage:
+    """The words every process shares. `file_lock` (acquire, release) stands in where there is no robust mutex."""
+
+    cdef Py_buffer buf
+    cdef ps_control *c
+    cdef object file_lock
+    cdef readonly bint writable
+
+    def __init__(self, page, file_lock=None, bint writable=True):
+        PyObject_GetBuffer(page, &self.buf, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        self.c = <ps_control *> self.buf.buf    # from here on __dealloc__ lets the buffer go
+        _check_range(&self.buf, 0, 4096)
+        self.file_lock = file_lock
+        self.writable = writable
+
+    def __dealloc__(self):
+        if self.c != NULL:
+            PyBuffer_Release(&self.buf)
+
+    cdef uint64_t *word(self, uint64_t offset) except NULL:
+        if offset % 8 or offset > 4088:
+            raise ValueError(f"no word at {offset}")
+        return <uint64_t *> (<uint8_t *> self.buf.buf + offset)
+
+    def load(self, uint64_t offset):
+        return PS_LOAD(self.word(offset))
+
+    cdef int must_write(self) except -1:
+        if not self.writable:
+            raise ValueError("the control page is mapped read-only")
+        return 0
+
+    def store(self, uint64_t offset, uint64_t value):
+        self.must_write()
+        PS_STORE(self.word(offset), value)
+
+    def init_lock(self):
+        cdef int rc
+        self.must_write()
+        if self.file_lock is None:
+            rc = ps_mutex_init(self.c)
+            if rc:
+                raise OSError(rc, "cannot make a robust mutex")
+
+    def lock(self):
+        """Take the lock. What an owner that died left behind shows as dirty_end != end; appends look for that."""
+        cdef int rc
+        self.must_write()
+        if self.file_lock is not None:
+            self.file_lock.acquire()
+            return
+        rc = ps_lock_try(self.c)
+        if rc == EBUSY:
+            with nogil:
+                rc = ps_lock_wait(self.c)
+        if rc:
+            raise OSError(rc, "the log's mutex cannot be taken")
+
+    def unlock(self):
+        self.must_write()
+        if self.file_lock is not None:
+            self.file_lock.release()
+        else:
+            ps_unlock(self.c)
+        if ps_someone_waits(self.c):
+            ps_bell_ring(self.c)
+
+    cdef uint64_t snapshot(self, ps_slot *out, uint64_t *base) noexcept nogil:
+        """The active slot, whole: the turn is looked at before and after."""
+        cdef uint64_t turn
+        cdef ps_slot *slot
+        while True:
+            turn = PS_LOAD(&self.c.turn)
+            slot = &self.c.slots[turn & 1]
+            out.end = PS_LOAD(&slot.end)
+            out.next = PS_LOAD(&slot.next)
+            out.segment = PS_LOAD(&slot.segment)
+            base[0] = PS_LOAD(&self.c.base[turn & 1])
+            if PS_LOAD(&self.c.turn) == turn:
+                return turn
+
+    def active(self):
+        """(turn, segment, base, end, next) of the segment being written."""
+        cdef ps_slot s
+        cdef uint64_t base
+        cdef uint64_t turn = self.snapshot(&s, &base)
+        return turn, s.segment, base, s.end, s.next
+
+    def wait(self, uint64_t segment, uint64_t end, double timeout_s):
+        """Sleep until the log is no longer at (segment, end), or the bell is rung: True, look again. False: `timeout_s`
+        passed. A negative one is for ever."""
+        cdef ps_slot s
+        cdef uint64_t base
+        cdef uint32_t bell
+        cdef int rc
+        cdef double left = timeout_s, until = 0, nap
+        cdef bint polls = not self.writable or self.file_lock is not None or not PS_HAVE_ROBUST
+        if timeout_s >= 0:
+            until = _time.monotonic() + timeout_s
+        nap = 0.00005
+        bell = ps_bell_read(self.c)      # once: a ring at any time after this counts
+        while True:
+            if not polls:
+                ps_waiters_raise(self.c)
+            self.snapshot(&s, &base)
+            if s.segment != segment or s.end != end:
+                return True
+            if timeout_s >= 0:
+                left = until - _time.monotonic()
+                if left <= 0:
+                    return False
+            if polls:
+                _time.sleep(nap if timeout_s < 0 else min(nap, left))
+                nap = min(nap * 2, 0.002)
+                if ps_bell_read(self.c) != bell:
+                    return True
+            else:
+                with nogil:
+                    rc = ps_bell_wait(self.c, bell, min(left, 3600.0) if timeout_s >= 0 else -1.0)
+                if rc == EINTR:
+                    PyErr_CheckSignals()
+                elif ps_bell_read(self.c) != bell:
+                    return True
+
+    def ring(self):
+        """Wake every sleeping reader, to look again."""
+        if self.writable:
+            ps_bell_ring(self.c)
+
+
+cdef object _flat(object payload):
+    """A view of a bytes-like object as plain bytes."""
+    if isinstance(payload, str):
+        raise PayloadTypeError("a payload must be bytes-like, not str; encode it first, as in text.encode()")
+    try:
+        m = memoryview(payload)
+        return m.cast("B") if m.nbytes else b""
+    except TypeError as error:
+        raise PayloadTypeError(f"a payload must be bytes-like, not {type(payload).__name__} ({error})") from None
+
+
+cdef struct _Item:
+    const uint8_t *data
+    uint32_t size
+
+
+@cython.final
+cdef class _Items:
+    """Pointers into a batch of bytes-like objects, checked before the lock is taken. Keeps the objects alive."""
+
+    cdef _Item *at
+    cdef Py_ssize_t count
+    cdef uint64_t bytes
+    cdef tuple keep       # our own: a list may change while we wait for the lock
+    cdef list views
+    cdef bytes room
+
+    cdef int collect(self, ps_spec s, object payloads) except -1:
+        cdef Py_ssize_t i
+        cdef object p
+        cdef uint64_t n
+        cdef const unsigned char[::1] view
+        self.keep = payloads if type(payloads) is tuple else tuple(payloads)
+        self.count = len(self.keep)
+        self.room = PyBytes_FromStringAndSize(NULL, self.count * sizeof(_Item))
+        self.at = <_Item *> PyBytes_AS_STRING(self.room)
+        self.views = []
+        self.bytes = self.count * ps_overhead(s)
+        for i in range(self.count):
+            p = self.keep[i]
+            if PyBytes_CheckExact(p):
+                n = PyBytes_GET_SIZE(p)
+                self.at[i].data = <const uint8_t *> PyBytes_AS_STRING(p)
+            else:
+                m = _flat(p)
+                self.views.append(m)
+                n = len(m)
+                if n:
+                    view = m
+                    self.at[i].data = &view[0]
+            _check_length(s, n)
+            self.at[i].size = <uint32_t> n
+            self.bytes += n
+        return 0
+
+
+cdef class Writer:
+    """Appends to the active segment of one log, for one process. Thread-safe under the GIL.
+
+    `on_slow(code, bytes, records)` is called without the lock when the fast path cannot go on; it mends the cause or
+    raises, and the append is tried again. `on_notify()` is called when `end` passed `notify_at`.
+    """
+
+    cdef ps_writer w
+    cdef ps_ahead a
+    cdef ControlPage page
+    cdef Py_buffer data, times, index
+    cdef bint attached
+    cdef object on_slow, on_notify
+
+    def __init__(self, ControlPage page not None, spec, on_slow, on_notify):
+        page.must_write()
+        self.page = page
+        self.on_slow = on_slow
+        self.on_notify = on_notify
+        memset(&self.w, 0, sizeof(ps_writer))
+        memset(&self.a, 0, sizeof(ps_ahead))
+        self.a.wake_at = UINT64_MAX
+        self.w.ctl = page.c
+        self.w.spec = _spec(spec)
+        self.w.is_queue = ps_is_queue(self.w.spec)
+        self.w.by_mutex = page.file_lock is None
+        self.w.clock.usable = -1
+        self.detach()
+
+    def __dealloc__(self):
+        ps_ahead_stop(&self.a)
+        self.let_go()
+
+    cdef void let_go(self):
+        if self.attached:
+            self.attached = False
+            PyBuffer_Release(&self.data)
+            PyBuffer_Release(&self.times)
+            PyBuffer_Release(&self.index)
+
+    def detach(self):
+        """Stand on no segment: the next append asks `on_slow` for one. Call with the lock held, or alone."""
+        self.w.turn = UINT64_MAX
+        self.w.slot = &self.w.ctl.slots[0]
+        with nogil:
+            ps_ahead_pause(&self.a)
+        self.a.wake_at = UINT64_MAX
+        self.let_go()
+
+    def stop(self):
+        """Detach, and end the thread that works ahead."""
+        self.detach()
+        with nogil:
+            ps_ahead_stop(&self.a)
+
+    def work_ahead(self, int grow_fd, int data_fd, int times_fd, int index_fd):
+        """Have a thread allocate and touch what the next appends will need. The files stay open until `detach`."""
+        if not self.attached:
+            raise ValueError("not standing on a segment")
+        with nogil:
+            ps_ahead_pause(&self.a)
+        self.a.grow_fd = grow_fd
+        self.a.ctl = self.w.ctl
+        self.a.slot = self.w.slot
+        self.a.turn, self.a.base, self.a.size, self.a.interval = self.w.turn, self.w.base, self.w.size, self.w.interval
+        self.a.data.fd, self.a.times.fd, self.a.index.fd = data_fd, times_fd, index_fd
+        self.a.data.map, self.a.data.len = <uint8_t *> self.data.buf, self.data.len
+        self.a.times.map, self.a.times.len = <uint8_t *> self.times.buf, self.times.len
+        self.a.index.map, self.a.index.len = <uint8_t *> self.index.buf, self.index.len
+        ps_ahead_resume(&self.a)
+
+    def attach(self, data, times, index, *, uint64_t turn, uint64_t start, uint64_t size, uint64_t limit,
+               uint64_t interval, uint64_t roll_next, int64_t roll_us):
+        """Stand on the segment of `turn`. Call with the lock held."""
+        self.detach()
+        if interval < 1 or start > size:
+            raise ValueError("no such segment")
+        PyObject_GetBuffer(data, &self.data, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(times, &self.times, PyBUF_WRITABLE)
+        except BaseException:
+            PyBuffer_Release(&self.data)
+            raise
+        try:
+            PyObject_GetBuffer(index, &self.index, PyBUF_WRITABLE)
+        except BaseException:
+            PyBuffer_Release(&self.data)
+            PyBuffer_Release(&self.times)
+            raise
+        self.attached = True
+        if size > <uint64_t> self.data.len:
+            raise ValueError("the segment is larger than its map")
+        self.w.data = <uint8_t *> self.data.buf
+        self.w.times = <int64_t *> (<uint8_t *> self.times.buf + PS_COMPANION_HEADER)
+        self.w.index = <uint8_t *> self.index.buf
+        self.w.slot = &self.w.ctl.slots[turn & 1]
+        self.w.base = self.w.ctl.base[turn & 1]
+        self.w.start = start
+        self.w.size = size
+        self.w.limit = min(limit, size)
+        self.w.interval = interval
+        self.w.due = 0
+        self.w.last = self.w.base + min((max(self.times.len, PS_COMPANION_HEADER) - PS_COMPANION_HEADER) // 8,
+                                        (max(self.index.len, PS_INDEX_HEADER) - PS_INDEX_HEADER) // 16 * interval)
+        self.w.roll_next = roll_next
+        self.w.roll_us = roll_us
+        self.w.turn = turn
+
+    @property
+    def notify_at(self):
+        return self.w.notify_at
+
+    @notify_at.setter
+    def notify_at(self, uint64_t value):
+        self.w.notify_at = value
+
+    cdef inline int enter(self) except -1:
+        if self.page.file_lock is None and ps_lock_try(self.w.ctl) == 0:
+            return 0
+        self.page.lock()
+        return 0
+
+    cdef inline int leave(self) except -1:
+        if self.page.file_lock is None:
+            ps_unlock(self.w.ctl)
+        else:
+            self.page.file_lock.release()
+        return 0
+
+    cdef int after(self, uint64_t end) except -1:
+        if ps_someone_waits(self.w.ctl):
+            ps_bell_ring(self.w.ctl)
+        if end >= self.a.wake_at:
+            ps_ahead_kick(&self.a)
+        if end >= self.w.notify_at:
+            self.w.notify_at = UINT64_MAX
+            self.on_notify()
+        return 0
+
+    def append(self, payload):
+        """Append one record; its sequence."""
+        cdef uint64_t seq, end
+        cdef int rc
+        if not PyBytes_CheckExact(payload):
+            return self.append_batch((payload,))
+        rc = ps_append_fast(&self.w, &self.a.wake_at, <const uint8_t *> PyBytes_AS_STRING(payload),
+                            <uint64_t> PyBytes_GET_SIZE(payload), &seq, &end)
+        if rc == PS_OK:
+            return seq
+        if rc == PS_AFTER:
+            self.after(end)
+            return seq
+        return self.append_slow(payload)
+
+    cdef object append_slow(self, bytes payload):
+        cdef uint64_t n = PyBytes_GET_SIZE(payload), seq = 0, end = 0
+        cdef int rc
+        _check_length(self.w.spec, n)
+        while True:
+            self.enter()
+            rc = ps_append(&self.w, <const uint8_t *> PyBytes_AS_STRING(payload), <uint32_t> n, &seq, &end)
+            self.leave()
+            if rc == PS_OK:
+                self.after(end)
+                return seq
+            self.on_slow(rc, n + ps_overhead(self.w.spec), 1)
+
+    def append_batch(self, payloads):
+        """Append many records as one; the first one's sequence."""
+        cdef _Items items = _Items.__new__(_Items)
+        cdef ps_batch b
+        cdef Py_ssize_t i
+        cdef int rc
+        items.collect(self.w.spec, payloads)
+        if items.count == 0:
+            raise InvalidPayload("an empty batch has no sequence")
+        while True:
+            self.enter()
+            rc = ps_batch_begin(&self.w, items.bytes, items.count, &b)
+            if rc == PS_OK:
+                if items.bytes > 1 << 20:
+                    with nogil:
+                        for i in range(items.count):
+                            ps_batch_put(&self.w, &b, items.at[i].data, items.at[i].size)
+                else:
+                    for i in range(items.count):
+                        ps_batch_put(&self.w, &b, items.at[i].data, items.at[i].size)
+                ps_batch_commit(&self.w, &b)
+            self.leave()
+            if rc == PS_OK:
+                break
+            self.on_slow(rc, items.bytes, items.count)
+        self.after(b.at)
+        return b.first
+
+    def append_arrow(self, offsets, bint wide, values, uint64_t start, uint64_t count):
+        """Append `count` values of an Arrow binary array, from its `start`-th, without making objects of them."""
+        cdef Py_buffer o, v
+        cdef ps_batch b
+        cdef int rc = 0
+        cdef uint64_t total = 0, i, lo = 0, hi
+        cdef int64_t *o64
+        cdef int32_t *o32
+        cdef bint ok = True
+        if count == 0:
+            raise InvalidPayload("an empty batch has no sequence")
+        PyObject_GetBuffer(offsets, &o, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(values if values is not None else b"", &v, PyBUF_SIMPLE)
+        except BaseException:
+            PyBuffer_Release(&o)
+            raise
+        try:
+            if max(start, count) > <uint64_t> o.len or (start + count + 1) * (8 if wide else 4) > <uint64_t> o.len:
+                raise InvalidPayload("the offsets do not hold that many values")
+            o64 = <int64_t *> o.buf
+            o32 = <int32_t *> o.buf
+            for i in range(start, start + count):   # hostile offsets must not reach memcpy
+                lo = <uint64_t> o64[i] if wide else <uint64_t> o32[i]
+                hi = <uint64_t> o64[i + 1] if wide else <uint64_t> o32[i + 1]
+                if lo > hi or hi > <uint64_t> v.len:
+                    raise InvalidPayload(f"offsets of value {i - start} lie outside the array's data")
+                if hi == lo or hi - lo > ps_max_payload(self.w.spec):
+                    _check_length(self.w.spec, hi - lo)
+                total += hi - lo
+            total += count * ps_overhead(self.w.spec)
+            while True:
+                self.enter()
+                rc = ps_batch_begin(&self.w, total, count, &b)
+                if rc == PS_OK:
+                    with nogil:
+                        for i in range(start, start + count):
+                            lo = <uint64_t> o64[i] if wide else <uint64_t> o32[i]
+                            hi = <uint64_t> o64[i + 1] if wide else <uint64_t> o32[i + 1]
+                            ps_batch_put(&self.w, &b, <const uint8_t *> v.buf + lo, <uint32_t> (hi - lo))
+                    ps_batch_commit(&self.w, &b)
+                self.leave()
+                if rc == PS_OK:
+                    break
+                self.on_slow(rc, total, count)
+            self.after(b.at)
+            return b.first
+        finally:
+            PyBuffer_Release(&o)
+            PyBuffer_Release(&v)
+
+
+cdef class Reader:
+    """Reads one segment at a time, in order, up to the published end. One per tailer; not thread-safe.
+
+    `on_end()` is called when the segment is read up: True when there is more (it moved the reader on), else False.
+    `on_bad(reason)` is called at a frame that does not verify: it raises, or moves the reader past it.
+    """
+
+    cdef ps_spec s
+    cdef public ControlPage page   # None while nothing is being written
+    cdef Py_buffer data, times
+    cdef bint attached, verify, mapped
+    cdef const uint8_t *p
+    cdef const int64_t *t
+    cdef uint64_t t_count, dropped
+    cdef readonly uint64_t segment, position, sequence, base, end
+    cdef object on_end, on_bad
+
+    def __init__(self, page, spec, on_end, on_bad, bint verify=True):
+        self.page = page
+        self.s = _spec(spec)
+        self.on_end = on_end
+        self.on_bad = on_bad
+        self.verify = verify
+
+    def __dealloc__(self):
+        self.let_go()
+
+    cdef void let_go(self):
+        if self.attached:
+            self.attached = False
+            PyBuffer_Release(&self.data)
+            PyBuffer_Release(&self.times)
+
+    def detach(self):
+        """Let the segment's files go; nothing is readable until the next `attach`."""
+        self.let_go()
+        self.position = self.end = 0
+        self.segment = UINT64_MAX
+
+    def attach(self, data, times, spec, uint64_t segment, uint64_t base, uint64_t position, uint64_t sequence,
+               uint64_t end):
+        """Stand in `segment` at `position`, where record `sequence` begins; bytes below `end` may be read."""
+        self.detach()
+        self.s = _spec(spec)
+        PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(times, &self.times, PyBUF_SIMPLE)
+        except BaseException:
+            PyBuffer_Release(&self.data)
+            raise
+        self.attached = True
+        self.mapped = _is_map(data)
+        if end > <uint64_t> self.data.len or position > end or sequence < base:
+            raise ValueError("the segment ends beyond its map")
+        self.p = <const uint8_t *> self.data.buf
+        self.t = <const int64_t *> (<uint8_t *> self.times.buf + PS_COMPANION_HEADER)
+        self.t_count = (self.times.len - PS_COMPANION_HEADER) // 8 if self.times.len > PS_COMPANION_HEADER else 0
+        self.segment = segment
+        self.base = base
+        self.position = self.dropped = position
+        self.sequence = sequence
+        self.end = end
+
+    def seek(self, uint64_t position, uint64_t sequence):
+        """Move within the segment."""
+        if position > self.end or sequence < self.base:
+            raise ValueError("not within the segment")
+        self.position = position
+        self.dropped = min(self.dropped, position)
+        self.sequence = sequence
+
+    cdef bint more(self):
+        """Has the segment grown?"""
+        cdef ps_slot s
+        cdef uint64_t base
+        if self.page is None:
+            return False
+        self.page.snapshot(&s, &base)
+        if s.segment != self.segment or s.end <= self.position or s.end > <uint64_t> self.data.len:
+            return False
+        self.end = s.end
+        return True
+
+    cdef uint64_t frame(self) except? 0:
+        """Size of the verified frame at the position, having moved on as needed; 0 at the end."""
+        cdef int reason = 0
+        cdef uint64_t size
+        while True:
+            if self.position >= self.end and not self.more():
+                if not self.on_end():
+                    return 0
+                continue
+            size = ps_check(self.s, self.p + self.position, self.end - self.position, self.verify, &reason)
+            if size:
+                return size
+            self.on_bad(reason)
+
+    cdef inline int64_t time_of(self, uint64_t sequence) noexcept nogil:
+        cdef uint64_t place = sequence - self.base
+        return self.t[place] if place < self.t_count else 0
+
+    cdef inline void step(self, uint64_t size) noexcept:
+        self.position += size
+        self.sequence += 1
+        if self.position - self.dropped > _DROP_BEHIND:
+            self.drop_behind()
+
+    cdef void drop_behind(self) noexcept:
+        if self.mapped:
+            ps_release(<uint8_t *> self.p + self.dropped, self.position - self.dropped)
+        self.dropped = self.position
+
+    cdef Message take(self):
+        cdef uint64_t size = self.frame()
+        cdef Message m
+        if size == 0:
+            return None
+        m = _message(self.sequence, self.time_of(self.sequence), PyBytes_FromStringAndSize(
+            <const char *> ps_payload(self.s, self.p + self.position), size - ps_overhead(self.s)))
+        self.step(size)
+        return m
+
+    def read(self):
+        """The next message, or None at the end."""
+        return self.take()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Message m = self.take()
+        if m is None:
+            raise StopIteration
+        return m
+
+    def read_batch(self, Py_ssize_t n):
+        """Up to `n` messages."""
+        cdef list out = []
+        cdef Message m
+        while n > 0:
+            m = self.take()
+            if m is None:
+                break
+            out.append(m)
+            n -= 1
+        return out
+
+    def read_span(self):
+        """(start, end) of the next payload in the segment's data, stepping over it; None at the end."""
+        cdef uint64_t size = self.frame(), start
+        if size == 0:
+            return None
+        start = <uint64_t> (ps_payload(self.s, self.p + self.position) - self.p)
+        size_payload = size - ps_overhead(self.s)
+        self.step(size)
+        return start, start + size_payload
+
+    def measure(self, uint64_t limit, uint64_t most_bytes):
+        """(records, payload bytes) that the next `fill` can take from this segment: (0, 0) only at the end."""
+        cdef ps_scan r
+        cdef uint64_t end
+        if self.frame() == 0:
+            return 0, 0
+        end = self.position + min(most_bytes, self.end - self.position)
+        with nogil:
+            r = ps_walk(self.s, self.p, self.position, end, limit, False, 0, NULL, 0)
+            if r.count == 0:
+                r = ps_walk(self.s, self.p, self.position, self.end, 1, False, 0, NULL, 0)
+        return r.count, r.pos - self.position - r.count * ps_overhead(self.s)
+
+    def fill(self, uint64_t count, offsets, values, sequences, times, valid):
+        """Read `count` records into Arrow buffers, verified; how many were (fewer before a bad frame)."""
+        cdef Py_buffer o, v, q, t, ok
+        cdef ps_scan r
+        cdef uint64_t i, from_seq = self.sequence
+        cdef int64_t us
+        cdef int64_t *qs
+        cdef int64_t *ts
+        cdef uint8_t *bits
+        PyObject_GetBuffer(offsets, &o, PyBUF_WRITABLE)
+        PyObject_GetBuffer(values, &v, PyBUF_WRITABLE)
+        PyObject_GetBuffer(sequences, &q, PyBUF_WRITABLE)
+        PyObject_GetBuffer(times, &t, PyBUF_WRITABLE)
+        PyObject_GetBuffer(valid, &ok, PyBUF_WRITABLE)
+        try:
+            if (count > 0x7fffffff or o.len < <Py_ssize_t> (count + 1) * 4 or q.len < <Py_ssize_t> count * 8
+                    or t.len < <Py_ssize_t> count * 8 or ok.len < <Py_ssize_t> (count + 7) // 8
+                    or v.len > 0x7fffffff):
+                raise ValueError("the buffers do not fit the records")
+            qs = <int64_t *> q.buf
+            ts = <int64_t *> t.buf
+            bits = <uint8_t *> ok.buf
+            with nogil:
+                (<int32_t *> o.buf)[0] = 0
+                r = ps_gather(self.s, self.p, self.position, self.end, count, self.verify,
+                              <int32_t *> o.buf, <uint8_t *> v.buf, v.len)
+                memset(bits, 0, (r.count + 7) // 8)
+                for i in range(r.count):
+                    us = self.time_of(from_seq + i)
+                    qs[i] = <int64_t> (from_seq + i)
+                    ts[i] = -us if us < 0 else us
+                    bits[i >> 3] |= <uint8_t> ((us != 0) << (i & 7))
+            self.sequence += r.count
+            self.position = r.pos
+            if self.position - self.dropped > _DROP_BEHIND:
+                self.drop_behind()
+            return r.count
+        finally:
+            PyBuffer_Release(&o)
+            PyBuffer_Release(&v)
+            PyBuffer_Release(&q)
+            PyBuffer_Release(&t)
+            PyBuffer_Release(&ok)

@@ -1,0 +1,700 @@
+"""The kernel in plain Python: what lies in files and in the shared page, and in which order it gets there.
+
+This is the specification of the native kernel, its oracle in the tests, and the fallback where there is no
+compiler. Same names, same results; only the lock differs: having no robust mutex, it needs a `file_lock`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import struct
+import sys
+import time
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from fastcrc.crc64 import xz as _xz
+
+from penstock.errors import InvalidPayload, PayloadTypeError
+from penstock.kernel import layout
+from penstock.kernel import spec as why
+from penstock.kernel.spec import FrameSpec, Scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from typing_extensions import Buffer
+
+NAME: Final = "reference"
+ROBUST: Final = False
+
+COMPANION_HEADER: Final = 64  # bytes before the first time in a companion file
+INDEX_HEADER: Final = 256  # bytes before the first entry of an index file; the u64 at 8 counts the entries
+
+_MAX: Final = 2**64 - 1
+_OK: Final = 0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DROP_BEHIND: Final = 32 << 20
+_TIME: Final = struct.Struct("<q")
+_COUNT: Final = struct.Struct("<Q")
+_ENTRY: Final = struct.Struct("<QQ")
+
+
+class FileLock(Protocol):
+    """A lock between processes and threads; the system lets it go when its owner dies."""
+
+    def acquire(self) -> None: ...
+    def release(self) -> None: ...
+
+
+# ---- checksums ----
+
+
+def crc64(data: Buffer, value: int = 0) -> int:
+    """CRC-64/XZ of `data`, going on from `value`."""
+    return _xz(data, value)
+
+
+def crc32(data: Buffer, value: int = 0) -> int:
+    """CRC-32 (IEEE) of `data`, going on from `value`."""
+    return zlib.crc32(data, value)
+
+
+def crc_path() -> str:
+    """Which implementation of the checksums runs."""
+    return "fastcrc"
+
+
+# ---- buffers ----
+
+
+def _view(data: Buffer, writable: bool = False) -> memoryview:
+    """Any contiguous buffer as plain bytes, not copied."""
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise BufferError("the buffer is not contiguous")
+    if writable and view.readonly:
+        raise BufferError("the buffer is read-only")
+    return view.cast("B") if view.nbytes else memoryview(bytearray())  # an empty view cannot always be cast
+
+
+def _range(data: Buffer, start: int, end: int, writable: bool = False) -> memoryview:
+    view = _view(data, writable)
+    if not 0 <= start <= end <= len(view):
+        raise ValueError(f"range {start}..{end} is not within a buffer of {len(view)} bytes")
+    return view
+
+
+def touch(data: Buffer, start: int, end: int) -> None:
+    """Make the pages of data[start:end] present and writable without changing them."""
+    _range(data, start, end, writable=True)
+    if isinstance(data, mmap.mmap) and sys.platform == "linux" and start < end:
+        first = start - start % mmap.PAGESIZE
+        with contextlib.suppress(OSError):  # only a matter of speed, and kernels before 5.14 have not got it
+            data.madvise(23, first, end - first)  # MADV_POPULATE_WRITE
+
+
+def release(data: Buffer, start: int, end: int) -> None:
+    """Let go of the pages of data[start:end], a map: their contents stay, this process's memory shrinks."""
+    _range(data, start, end)
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end - end % mmap.PAGESIZE
+    if isinstance(data, mmap.mmap) and sys.platform != "win32" and first < last:
+        data.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+# ---- frames ----
+
+
+class _Codec:
+    """A FrameSpec ready for use: `head | [sum] | payload | [sum]`, head a u32 of `length << shift | kind`."""
+
+    def __init__(self, spec: FrameSpec) -> None:
+        order = ">" if spec.big_endian else "<"
+        self.spec = spec
+        self.overhead = spec.overhead
+        self.lead = 4 + (spec.sum_bytes if spec.sum_first else 0)  # from a frame's first byte to its payload
+        self._head = struct.Struct(order + "I")
+        self._sum = struct.Struct(order + {0: "", 4: "I", 8: "Q"}[spec.sum_bytes])
+
+    def flat(self, payload: Buffer) -> memoryview:
+        """A payload as plain bytes, not copied, if a frame can hold it."""
+        kind = type(payload).__name__
+        if isinstance(payload, str):
+            kind = "str; encode it first, as in text.encode()"
+            raise PayloadTypeError(f"a payload must be bytes-like, not {kind}")
+        try:
+            view = memoryview(payload)
+            view = view.cast("B") if view.nbytes else memoryview(b"")
+        except TypeError as error:
+            raise PayloadTypeError(f"a payload must be bytes-like, not {kind} ({error})") from None
+        if not view and self.spec.zero_ends:
+            raise InvalidPayload("an empty payload cannot be stored: a zero length marks the end of the data")
+        if len(view) > (most := self.spec.max_payload):
+            raise InvalidPayload(f"a payload of {len(view)} bytes is longer than a frame can say ({most})")
+        return view
+
+    def checksum(self, head: Buffer, payload: Buffer) -> bytes:
+        """The checksum as it stands in the file; the head goes into it first, or not at all."""
+        if not self.spec.sum_bytes:
+            return b""
+        crc = crc64 if self.spec.sum_bytes == 8 else crc32
+        return self._sum.pack(crc(payload, crc(head) if self.spec.sum_covers_head else 0))
+
+    def parts(self, payload: memoryview, kind: int = 0) -> tuple[bytes, bytes, memoryview, bytes]:
+        """The four parts of a frame, in the order of the file."""
+        head = self._head.pack(len(payload) << self.spec.shift | kind)
+        checksum = self.checksum(head, payload)
+        return (head, checksum, payload, b"") if self.spec.sum_first else (head, b"", payload, checksum)
+
+    def check(self, view: memoryview, at: int, end: int, verify: bool) -> tuple[int, int]:
+        """(size, LIMIT) of the whole frame at `at`, all of it below `end`; or (0, why there is none)."""
+        if end - at < 4:
+            return 0, why.SHORT if at < end else why.END
+        head: int = self._head.unpack_from(view, at)[0]
+        if head == 0 and self.spec.zero_ends:
+            return 0, why.ZERO
+        size = self.overhead + (head >> self.spec.shift)
+        if size > end - at:
+            return 0, why.SHORT
+        if verify and self.spec.sum_bytes:
+            place = at + 4 if self.spec.sum_first else at + size - self.spec.sum_bytes
+            wanted = self.checksum(view[at : at + 4], self.payload(view, at, size))
+            if view[place : place + self.spec.sum_bytes] != wanted:
+                return 0, why.CHECKSUM
+        return size, why.LIMIT
+
+    def payload(self, view: memoryview, at: int, size: int) -> memoryview:
+        """The payload of the frame of `size` bytes at `at`."""
+        return view[at + self.lead : at + self.lead + size - self.overhead]
+
+
+_codec = lru_cache(maxsize=64)(_Codec)
+
+
+def encode(spec: FrameSpec, payload: Buffer, kind: int = 0) -> bytes:
+    """One frame."""
+    return encode_many(spec, (payload,), kind)
+
+
+def encode_many(spec: FrameSpec, payloads: Iterable[Buffer], kind: int = 0) -> bytes:
+    """The frames of `payloads`, one after the other."""
+    codec = _codec(spec)
+    if kind >> spec.shift:
+        raise ValueError(f"kind {kind} does not fit the {spec.shift} bits below the length")
+    out: list[Buffer] = []
+    for payload in payloads:
+        out += codec.parts(codec.flat(payload), kind)
+    return b"".join(out)
+
+
+def scan(
+    spec: FrameSpec, data: Buffer, start: int, end: int, limit: int = _MAX, verify: bool = True, every: int = 0
+) -> Scan:
+    """Walk frames in data[start:end], at most `limit`; with `every`, take the position of each every-th."""
+    codec, view = _codec(spec), _range(data, start, end)
+    count, at, points = 0, start, list[int]()
+    while count < limit:
+        size, reason = codec.check(view, at, end, verify)
+        if not size:
+            return Scan(count, at, reason, points)
+        if every and count % every == 0:
+            points.append(at)
+        at += size
+        count += 1
+    return Scan(count, at, why.END if at == end else why.LIMIT, points)
+
+
+def resync(spec: FrameSpec, data: Buffer, start: int, anchor: int) -> int:
+    """The first position in [start, anchor) from which whole frames lead right to `anchor`; else `anchor`."""
+    codec, view = _codec(spec), _range(data, start, anchor)
+    leads = bytearray(anchor - start + 1)  # 1 where whole frames lead to the anchor
+    leads[-1] = 1
+    for at in range(anchor - 1, start - 1, -1):  # backwards, so that what follows a frame is already known
+        size, _ = codec.check(view, at, anchor, False)
+        if size and leads[at + size - start] and codec.check(view, at, anchor, True)[0]:
+            leads[at - start] = 1
+    return start + leads.index(1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record: `sequence`, `timestamp` (UTC, or None when unknown), `payload`."""
+
+    sequence: int
+    timestamp_us: int | None  # Unix microseconds
+    payload: bytes
+
+    def __post_init__(self) -> None:
+        if self.timestamp_us == 0:  # how a file says that the time is not known
+            object.__setattr__(self, "timestamp_us", None)
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When the record was appended, in UTC, or None when that is not known."""
+        return None if self.timestamp_us is None else _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+
+# ---- the shared page ----
+
+_TURN, _POISON, _WAITERS = layout.TURN // 8, layout.POISON // 8, layout.WAITERS // 8
+
+
+def _slot(turn: int, field: int) -> int:
+    """Number of a word of the slot that `turn` makes the active one."""
+    return (layout.SLOTS[turn & 1] + field) // 8
+
+
+class ControlPage:
+    """The words every process shares, each loaded and stored whole; `file_lock` takes turns on them.
+
+    `words` are u64s in the byte order of this machine: no other ever sees them.
+    """
+
+    def __init__(self, page: Buffer, file_lock: FileLock | None = None, writable: bool = True) -> None:
+        self.words = _range(page, 0, layout.PAGE_BYTES, writable)[: layout.PAGE_BYTES].cast("Q")
+        self.writable = writable
+        self._file_lock = file_lock
+
+    def load(self, offset: int) -> int:
+        return self.words[self._word(offset)]
+
+    def store(self, offset: int, value: int) -> None:
+        self.must_write()
+        self.words[self._word(offset)] = value
+
+    def _word(self, offset: int) -> int:
+        if offset % 8 or not 0 <= offset < layout.PAGE_BYTES:
+            raise ValueError(f"no word at {offset}")
+        return offset // 8
+
+    def must_write(self) -> None:
+        if not self.writable:
+            raise ValueError("the control page is mapped read-only")
+
+    @property
+    def file_lock(self) -> FileLock:
+        self.must_write()
+        if self._file_lock is None:
+            raise OSError(errno.ENOTSUP, "the reference kernel has no robust mutex; it needs a file lock")
+        return self._file_lock
+
+    def init_lock(self) -> None:
+        """A file lock needs no setting up."""
+        _ = self.file_lock
+
+    def lock(self) -> None:
+        """Take the lock. What a dead owner left half done shows as dirty_end != end, where appends look."""
+        self.file_lock.acquire()
+
+    def unlock(self) -> None:
+        self.file_lock.release()
+        self.ring_if_waited_for()
+
+    def active(self) -> tuple[int, int, int, int, int]:
+        """(turn, segment, base, end, next) of the segment being written; the turn held meanwhile."""
+        words = self.words
+        while True:
+            turn = words[_TURN]
+            end, next_ = words[_slot(turn, layout.END)], words[_slot(turn, layout.NEXT)]
+            segment, base = words[_slot(turn, layout.SEGMENT)], words[layout.BASES[turn & 1] // 8]
+            if words[_TURN] == turn:
+                return turn, segment, base, end, next_
+
+    def wait(self, segment: int, end: int, timeout_s: float) -> bool:
+        """Sleep until the log is no longer at (segment, end), or the bell is rung: True, look again.
+
+        False: `timeout_s` passed; a negative one is for ever.
+        """
+        until = time.monotonic() + timeout_s
+        bell = self.words[_WAITERS] >> 32
+        nap = 0.00005
+        while True:
+            _, segment_now, _, end_now, _ = self.active()
+            if (segment_now, end_now) != (segment, end) or self.words[_WAITERS] >> 32 != bell:
+                return True
+            left = until - time.monotonic() if timeout_s >= 0 else nap
+            if left <= 0:
+                return False
+            time.sleep(min(nap, left))
+            nap = min(nap * 2, 0.002)
+
+    def ring(self) -> None:
+        """Wake every sleeping reader, to look again."""
+        if self.writable:  # `waiters`, the low half of the word, becomes 0; the bell, the high half, counts on
+            self.words[_WAITERS] = ((self.words[_WAITERS] >> 32) + 1 & 0xFFFFFFFF) << 32
+
+    def ring_if_waited_for(self) -> None:
+        if self.words[_WAITERS] & 0xFFFFFFFF:
+            self.ring()
+
+
+# ---- appending ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """The files that a writer stands on, and when to leave them."""
+
+    data: memoryview
+    times: memoryview
+    index: memoryview
+    turn: int
+    base: int
+    start: int
+    size: int
+    limit: int
+    interval: int
+    roll_next: int
+    roll_us: int
+
+
+class Writer:
+    """Appends to the active segment of one log, for one process. Thread-safe, as it holds the page's lock.
+
+    `on_slow(code, bytes, records)` is called without the lock when an append cannot go on; it mends the cause
+    or raises, and the append is tried again. `on_notify()` is called when `end` passed `notify_at`.
+
+    Order of the stores, so that a process may die between any two of them:
+      1. dirty_next, dirty_end    from here on there may be bytes beyond `end`
+      2. payload, checksum, companion entry, index entry
+      3. the frame's head         (of a batch: frames 2..n whole, then the first one's head)
+      4. last_us, next, end       readers look at `end` alone
+    Whoever finds dirty_end != end under the lock finishes the append if its frames verify, or zeroes them.
+    """
+
+    def __init__(
+        self,
+        page: ControlPage,
+        spec: FrameSpec,
+        on_slow: Callable[[int, int, int], None],
+        on_notify: Callable[[], None],
+    ) -> None:
+        page.must_write()
+        self.notify_at = 0
+        self._page = page
+        self._codec = _codec(spec)
+        self._on_slow = on_slow
+        self._on_notify = on_notify
+        self._segment: _Segment | None = None
+
+    def detach(self) -> None:
+        """Stand on no segment: the next append asks `on_slow` for one. Call with the lock held, or alone."""
+        if self._segment is not None:
+            for view in (self._segment.data, self._segment.times, self._segment.index):
+                view.release()
+            self._segment = None
+
+    def stop(self) -> None:
+        """Detach for good. (The native kernel has a thread to end here; this one does not work ahead.)"""
+        self.detach()
+
+    def attach(
+        self,
+        data: Buffer,
+        times: Buffer,
+        index: Buffer,
+        *,
+        turn: int,
+        start: int,
+        size: int,
+        limit: int,
+        interval: int,
+        roll_next: int,
+        roll_us: int,
+    ) -> None:
+        """Stand on the segment of `turn`. Call with the lock held."""
+        self.detach()
+        if interval < 1 or start > size:
+            raise ValueError("no such segment")
+        views = _view(data, True), _view(times, True), _view(index, True)
+        if size > len(views[0]):
+            raise ValueError("the segment is larger than its map")
+        base = self._page.words[layout.BASES[turn & 1] // 8]
+        limit = min(limit, size)
+        self._segment = _Segment(*views, turn, base, start, size, limit, interval, roll_next, roll_us)
+
+    def append(self, payload: Buffer) -> int:
+        """Append one record; its sequence."""
+        return self.append_batch((payload,))
+
+    def append_batch(self, payloads: Iterable[Buffer]) -> int:
+        """Append many records as one; the first one's sequence."""
+        return self._append([self._codec.flat(payload) for payload in payloads])
+
+    def append_arrow(self, offsets: Buffer, wide: bool, values: Buffer | None, start: int, count: int) -> int:
+        """Append `count` values of an Arrow binary array, from its `start`-th."""
+        ends, data = _view(offsets), _view(b"" if values is None else values)
+        width, end = 8 if wide else 4, start + count + 1
+        if count and end * width > len(ends):
+            raise InvalidPayload("the offsets do not hold that many values")
+        bounds = ends[start * width : end * width].cast("q" if wide else "i")
+        views = []
+        for i in range(count):
+            if not 0 <= bounds[i] <= bounds[i + 1] <= len(data):
+                raise InvalidPayload(f"offsets of value {i} lie outside the array's data")
+            views.append(self._codec.flat(data[bounds[i] : bounds[i + 1]]))
+        return self._append(views)
+
+    def _append(self, payloads: list[memoryview]) -> int:
+        count = len(payloads)
+        if not count:
+            raise InvalidPayload("an empty batch has no sequence")
+        need = sum(map(len, payloads)) + count * self._codec.overhead
+        while True:
+            notify = False
+            self._page.lock()
+            try:
+                code, segment, us = self._admit(need, count)
+                if segment is not None:
+                    first, end = self._write(segment, payloads, need, us)
+                    notify = end >= self.notify_at
+                    if notify:
+                        self.notify_at = _MAX  # under the lock, so that it fires once
+            finally:
+                self._page.file_lock.release()
+            if code == _OK:
+                break
+            self._on_slow(code, need, count)
+        self._page.ring_if_waited_for()
+        if notify:
+            self._on_notify()
+        return first
+
+    def _admit(self, need: int, count: int) -> tuple[int, _Segment | None, int]:
+        """Is there room, where, and which time will the records have? Or why not. Changes nothing."""
+        segment, words = self._segment, self._page.words
+        if segment is None or words[_TURN] != segment.turn:
+            return why.REMAP, None, 0
+        if words[_POISON]:
+            return why.POISONED, None, 0
+        end, next_, dirty_end, dirty_next, last_us, allocated, entries = words[
+            _slot(segment.turn, layout.END) : _slot(segment.turn, layout.ENTRIES) + 1
+        ]
+        if dirty_end != end or dirty_next != next_:
+            return why.DIRTY, None, 0
+        now = time.time_ns() // 1000
+        full = end + need > segment.limit or next_ >= segment.roll_next or now >= segment.roll_us
+        if full and (end != segment.start or end + need > segment.size):  # an empty one takes all that fits
+            return why.ROLL, None, 0
+        if end + need > allocated or next_ + count > entries:
+            return why.SPACE, None, 0
+        return _OK, segment, max(now, last_us)  # time never runs backwards in a log
+
+    def _write(self, segment: _Segment, payloads: list[memoryview], need: int, us: int) -> tuple[int, int]:
+        """Append under the lock, in the order given above; the first sequence, and the new end."""
+        words, turn, data = self._page.words, segment.turn, segment.data
+        start = at = words[_slot(turn, layout.END)]
+        first = sequence = words[_slot(turn, layout.NEXT)]
+        last = first + len(payloads) - 1
+        words[_slot(turn, layout.DIRTY_NEXT)] = last + 1
+        words[_slot(turn, layout.DIRTY_END)] = start + need
+        commit = b""
+        for payload in payloads:
+            head, before, _, after = self._codec.parts(payload)
+            place = at + 4
+            for part in (before, payload, after):
+                data[place : place + len(part)] = part
+                place += len(part)
+            if at == start:
+                commit = head
+            else:
+                data[at : at + 4] = head
+            # A negative time says that the batch goes on: after a power cut, the proof that it is not whole.
+            self._companions(segment, sequence, at, us if sequence == last else -us)
+            at = place
+            sequence += 1
+        data[start : start + 4] = commit
+        words[_slot(turn, layout.LAST_US)] = us
+        words[_slot(turn, layout.NEXT)] = sequence
+        words[_slot(turn, layout.END)] = at
+        return first, at
+
+    def _companions(self, segment: _Segment, sequence: int, position: int, us: int) -> None:
+        """The record's time; of each interval-th record, the position in the index, and then their count."""
+        place = sequence - segment.base
+        _TIME.pack_into(segment.times, COMPANION_HEADER + 8 * place, us)
+        if place % segment.interval == 0:
+            n = place // segment.interval
+            _ENTRY.pack_into(segment.index, INDEX_HEADER + 16 * n, sequence, position)
+            _COUNT.pack_into(segment.index, 8, n + 1)
+
+
+# ---- reading ----
+
+
+class Reader:
+    """Reads one segment at a time, in order, up to the published end. One per tailer; not thread-safe.
+
+    `on_end()` is called when the segment is read up: True when there is more (it moved the reader on).
+    `on_bad(reason)` is called at a frame that does not verify: it raises, or moves the reader past it.
+    """
+
+    def __init__(
+        self,
+        page: ControlPage | None,
+        spec: FrameSpec,
+        on_end: Callable[[], bool],
+        on_bad: Callable[[int], None],
+        verify: bool = True,
+    ) -> None:
+        self.page = page  # None while nothing is being written
+        self._codec = _codec(spec)
+        self._on_end = on_end
+        self._on_bad = on_bad
+        self._verify = verify
+        self.base = self.sequence = 0
+        self._empty()
+
+    def _empty(self) -> None:
+        self.segment = _MAX
+        self.position = self.end = self._dropped = 0
+        self._owner: Buffer = b""
+        self._data = self._times = memoryview(b"")
+
+    def detach(self) -> None:
+        """Let the segment's files go; nothing is readable until the next `attach`."""
+        self._data.release()
+        self._times.release()
+        self._empty()
+
+    def attach(
+        self,
+        data: Buffer,
+        times: Buffer,
+        spec: FrameSpec,
+        segment: int,
+        base: int,
+        position: int,
+        sequence: int,
+        end: int,
+    ) -> None:
+        """Stand in `segment` at `position`, where record `sequence` begins; bytes below `end` may be read."""
+        self.detach()
+        self._codec = _codec(spec)
+        views = _view(data), _view(times)
+        if not position <= end <= len(views[0]) or sequence < base:
+            raise ValueError("the segment ends beyond its map")
+        self._owner, (self._data, self._times) = data, views
+        self.segment, self.base, self.end, self.sequence = segment, base, end, sequence
+        self.position = self._dropped = position
+
+    def seek(self, position: int, sequence: int) -> None:
+        """Move within the segment."""
+        if not 0 <= position <= self.end or sequence < self.base:
+            raise ValueError("not within the segment")
+        self.position, self.sequence = position, sequence
+        self._dropped = min(self._dropped, position)
+
+    def _more(self) -> bool:
+        """Has the segment grown?"""
+        if self.page is None:
+            return False
+        _, segment, _, end, _ = self.page.active()
+        if segment != self.segment or not self.position < end <= len(self._data):
+            return False
+        self.end = end
+        return True
+
+    def _frame(self) -> int:
+        """Size of the verified frame at the position, having moved on as needed; 0 at the end."""
+        while True:
+            if self.position >= self.end and not self._more():
+                if not self._on_end():
+                    return 0
+                continue
+            size, reason = self._codec.check(self._data, self.position, self.end, self._verify)
+            if size:
+                return size
+            self._on_bad(reason)
+
+    def _time(self, sequence: int) -> int:
+        """When the record was appended, whether or not its batch goes on; 0 when that is not known."""
+        at = COMPANION_HEADER + 8 * (sequence - self.base)
+        return abs(_TIME.unpack_from(self._times, at)[0]) if at + 8 <= len(self._times) else 0
+
+    def _step(self, size: int, records: int = 1) -> None:
+        self.position += size
+        self.sequence += records
+        if self.position - self._dropped > _DROP_BEHIND:
+            release(self._owner, self._dropped, self.position)
+            self._dropped = self.position
+
+    def read(self) -> Message | None:
+        """The next message, or None at the end."""
+        size = self._frame()
+        if not size:
+            return None
+        payload = bytes(self._codec.payload(self._data, self.position, size))
+        message = Message(self.sequence, self._time(self.sequence), payload)
+        self._step(size)
+        return message
+
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> Message:
+        message = self.read()
+        if message is None:
+            raise StopIteration
+        return message
+
+    def read_batch(self, n: int) -> list[Message]:
+        """Up to `n` messages."""
+        out: list[Message] = []
+        while len(out) < n and (message := self.read()) is not None:
+            out.append(message)
+        return out
+
+    def read_span(self) -> tuple[int, int] | None:
+        """(start, end) of the next payload in the segment's data, stepping over it; None at the end."""
+        size = self._frame()
+        if not size:
+            return None
+        start = self.position + self._codec.lead
+        self._step(size)
+        return start, start + size - self._codec.overhead
+
+    def measure(self, limit: int, most_bytes: int) -> tuple[int, int]:
+        """(records, payload bytes) that the next `fill` can take from here: (0, 0) only at the end."""
+        if not self._frame():
+            return 0, 0
+        spec, end = self._codec.spec, min(self.end, self.position + most_bytes)
+        found = scan(spec, self._data, self.position, end, limit, False)
+        if not found.count:
+            found = scan(spec, self._data, self.position, self.end, 1, False)
+        return found.count, found.position - self.position - found.count * spec.overhead
+
+    def fill(self, count: int, offsets: Buffer, values: Buffer, sequences: Buffer, times: Buffer, valid: Buffer) -> int:
+        """Read `count` records into Arrow buffers, verified; how many were (fewer before a bad frame)."""
+        rooms = [_view(buffer, True) for buffer in (offsets, values, sequences, times, valid)]
+        wanted = [4 * (count + 1), 0, 8 * count, 8 * count, (count + 7) // 8]
+        short = any(len(room) < size for room, size in zip(rooms, wanted, strict=True))
+        if short or len(rooms[1]) > 0x7FFFFFFF:
+            raise ValueError("the buffers do not fit the records")
+        ends, out = rooms[0][: wanted[0]].cast("i"), rooms[1]
+        numbers, stamps = rooms[2][: wanted[2]].cast("q"), rooms[3][: wanted[3]].cast("q")
+        known = 0  # the validity bits as one number: bit i says that the time of record i is known
+        done = ends[0] = 0
+        at, filled = self.position, 0
+        while done < count:
+            size, _ = self._codec.check(self._data, at, self.end, self._verify)
+            payload = self._codec.payload(self._data, at, size)
+            if not size or filled + len(payload) > len(out):
+                break
+            out[filled : filled + len(payload)] = payload
+            filled += len(payload)
+            numbers[done] = self.sequence + done
+            stamps[done] = self._time(self.sequence + done)
+            known |= (stamps[done] != 0) << done
+            done += 1
+            ends[done] = filled
+            at += size
+        rooms[4][: (done + 7) // 8] = known.to_bytes((done + 7) // 8, "little")
+        self._step(at - self.position, done)
+        return done

@@ -1,0 +1,155 @@
+/* Appending to a mapped segment: what happens between taking the lock and letting it go. The caller holds the lock.
+ *
+ * Order of the stores, so that a process may die between any two of them:
+ *   1. dirty_end, dirty_next    from here on there may be bytes beyond `end`
+ *   2. payload, checksum, companion entry, index entry
+ *   3. the frame's head         (of a batch: frames 2..n whole, then the first one's head)
+ *   4. next, then end           readers look at `end` alone
+ * Whoever finds dirty_end != end under the lock finishes the append if its frames verify, and zeroes them if not.
+ */
+#ifndef PENSTOCK_WRITER_H
+#define PENSTOCK_WRITER_H
+
+#include "frames.h"
+#include "shared.h"
+
+enum { PS_OK = 0, PS_REMAP = 1, PS_ROLL = 2, PS_SPACE = 3, PS_POISONED = 4, PS_DIRTY = 5 };
+
+#define PS_SLOW (-1)     /* of ps_append_fast alone */
+#define PS_AFTER (-2)
+
+#define PS_FAST_MOST (1u << 20)    /* longer payloads are no matter of nanoseconds */
+
+#define PS_COMPANION_HEADER 64
+#define PS_INDEX_HEADER 256
+
+typedef struct {
+    ps_control *ctl;
+    ps_slot *slot;
+    uint8_t *data;
+    int64_t *times;        /* companion entries of this segment, by record */
+    uint8_t *index;        /* the index file from its first byte */
+    uint64_t turn, base, start, limit, size, interval;
+    uint64_t due;          /* place of the record that the index is to note next */
+    uint64_t last;         /* no map has room for this sequence, whatever the control page says */
+    uint64_t roll_next;    /* roll before this sequence ... */
+    int64_t roll_us;       /* ... or from this time on */
+    uint64_t notify_at;    /* ask for attention when `end` passes this */
+    ps_spec spec;
+    int is_queue, by_mutex;
+    ps_clock clock;
+} ps_writer;
+
+typedef struct {
+    uint64_t first, pos, at, seq, last;   /* the batch's first sequence, first byte; the cursor; its last sequence */
+    int64_t us;
+    uint32_t head;
+} ps_batch;
+
+/* Room for `need` bytes and `count` records? Changes nothing. A segment with no records takes anything that fits it. */
+static inline int ps_admit(ps_writer *w, uint64_t need, uint64_t count, int64_t *us) {
+    ps_slot *slot = w->slot;
+    uint64_t pos = slot->end;
+    if (__builtin_expect(w->ctl->turn != w->turn, 0)) return PS_REMAP;
+    if (__builtin_expect(w->ctl->poison != 0, 0)) return PS_POISONED;
+    if (__builtin_expect(slot->dirty_end != pos || slot->dirty_next != slot->next, 0)) return PS_DIRTY;
+    int64_t now = ps_now_us(&w->clock);
+    *us = now > slot->last_us ? now : slot->last_us;
+    if (__builtin_expect(need > w->limit - pos || pos > w->limit || slot->next >= w->roll_next || now >= w->roll_us, 0)) {
+        if (pos != w->start || need > w->size - pos) return PS_ROLL;
+    }
+    if (__builtin_expect(pos + need > slot->allocated || slot->next + count > slot->entries || pos + need > w->size, 0))
+        return PS_SPACE;
+    if (__builtin_expect(slot->next + count > w->last || slot->next < w->base, 0)) return PS_ROLL;
+    return PS_OK;
+}
+
+static inline void ps_companions(ps_writer *w, uint64_t seq, uint64_t pos, int64_t entry) {
+    uint64_t place = seq - w->base;
+    w->times[place] = entry;
+    if (__builtin_expect(place >= w->due, 0)) {            /* the next multiple of the interval, or others went past it */
+        uint64_t n = place / w->interval, pair[2] = {seq, pos};
+        w->due = (n + 1) * w->interval;
+        if (place % w->interval == 0) {
+            memcpy(w->index + PS_INDEX_HEADER + 16 * n, pair, 16);
+            n++;
+            memcpy(w->index + 8, &n, 8);
+        }
+    }
+}
+
+static inline void ps_publish(ps_slot *slot, uint64_t next, uint64_t end, int64_t us) {
+    slot->last_us = us;
+    PS_STORE(&slot->next, next);
+    PS_STORE(&slot->end, end);
+}
+
+static inline __attribute__((always_inline)) int ps_append_as(ps_spec spec, ps_writer *w, const uint8_t *payload,
+                                                              uint32_t n, uint64_t *seq, uint64_t *end) {
+    uint64_t need = ps_overhead(spec) + n;
+    int64_t us;
+    int rc = ps_admit(w, need, 1, &us);
+    if (__builtin_expect(rc != PS_OK, 0)) return rc;
+    ps_slot *slot = w->slot;
+    uint64_t pos = slot->end, s = slot->next;
+    slot->dirty_next = s + 1;
+    PS_STORE(&slot->dirty_end, pos + need);
+    uint8_t *dst = w->data + pos;
+    uint32_t head = ps_put_body(spec, dst, payload, n, 0);
+    ps_companions(w, s, pos, us);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    ps_put_head(dst, head);
+    ps_publish(slot, s + 1, pos + need, us);
+    *seq = s;
+    *end = pos + need;
+    return PS_OK;
+}
+
+static inline int ps_append(ps_writer *w, const uint8_t *payload, uint32_t n, uint64_t *seq, uint64_t *end) {
+    if (__builtin_expect(w->is_queue, 1)) return ps_append_as(ps_queue_spec, w, payload, n, seq, end);
+    return ps_append_as(w->spec, w, payload, n, seq, end);
+}
+
+/* The whole of a plain append, lock and all, with nothing to be done afterwards; anything else gives PS_SLOW and has
+ * changed nothing, or PS_AFTER: done, but somebody must be told. */
+static int ps_append_fast(ps_writer *w, const uint64_t *wake_at, const uint8_t *payload, uint64_t n, uint64_t *seq,
+                          uint64_t *end) {
+    if (__builtin_expect(!w->by_mutex || n - 1 >= PS_FAST_MOST || ps_lock_try(w->ctl) != 0, 0)) return PS_SLOW;
+    int rc = ps_append(w, payload, (uint32_t)n, seq, end);
+    ps_unlock(w->ctl);
+    if (__builtin_expect(rc != PS_OK, 0)) return PS_SLOW;
+    if (__builtin_expect(ps_someone_waits(w->ctl) || *end >= w->notify_at || *end >= *wake_at, 0)) return PS_AFTER;
+    return PS_OK;
+}
+
+static inline int ps_batch_begin(ps_writer *w, uint64_t bytes, uint64_t count, ps_batch *b) {
+    int rc = ps_admit(w, bytes, count, &b->us);
+    if (rc != PS_OK) return rc;
+    ps_slot *slot = w->slot;
+    b->first = b->seq = slot->next;
+    b->last = b->first + count - 1;
+    b->pos = b->at = slot->end;
+    b->head = 0;
+    slot->dirty_next = b->first + count;
+    PS_STORE(&slot->dirty_end, b->pos + bytes);
+    return PS_OK;
+}
+
+/* A negative time says that the batch goes on with the next record: after a power cut, the proof that it is not whole. */
+static inline void ps_batch_put(ps_writer *w, ps_batch *b, const uint8_t *payload, uint32_t n) {
+    uint8_t *dst = w->data + b->at;
+    uint32_t head = ps_put_body(w->spec, dst, payload, n, 0);
+    if (b->at == b->pos) b->head = head;
+    else ps_put_head(dst, head);
+    ps_companions(w, b->seq, b->at, b->seq == b->last ? b->us : -b->us);
+    b->at += ps_overhead(w->spec) + n;
+    b->seq++;
+}
+
+static inline void ps_batch_commit(ps_writer *w, ps_batch *b) {
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    ps_put_head(w->data + b->pos, b->head);
+    ps_publish(w->slot, b->seq, b->at, b->us);
+}
+
+#endif

@@ -1,0 +1,326 @@
+"""The control page `.lock`: the memory shared by every process that has the log open, and who may initialise it.
+
+It is valid only if the boot id, device and inode stored in it are those of now and here; so neither a reboot nor a copied
+directory can leave a lock that nobody holds. Openers keep a shared flock on it; to initialise it takes an exclusive one,
+which also shows that nobody else has the log open. Layout: docs/formats.md, "control page".
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock import kernel
+from penstock.errors import LogBusy, NotALog, UnknownVersion
+from penstock.kernel import layout
+from penstock.storage import files
+
+_MAGIC: Final = b"PENSCTRL"
+_VERSION: Final = 1
+_IDENTITY: Final = struct.Struct("<8sII16sQQ")
+_MUTEX, _FILE_LOCK = 1, 2
+_KINDS: Final = {
+    _MUTEX: "the native kernel's mutex",
+    _FILE_LOCK: "a file lock (reference kernel or PENSTOCK_PORTABLE)",
+}
+
+_MARK: Final = struct.Struct("<QQQI")
+_DURABLE_AT, _CLEAN_AT, _SPAN_AT = 512, 576, 640
+
+
+class Mark(NamedTuple):
+    """A place in the log: the byte in a segment, and the sequence of the record that begins there."""
+
+    segment: int
+    end: int
+    next: int
+
+
+class Active(NamedTuple):
+    """The segment being written, as published."""
+
+    turn: int
+    segment: int
+    base: int
+    end: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dirty:
+    """What an append under way, or cut short, has announced."""
+
+    end: int
+    next: int
+
+
+class FileLock:
+    """Stands in for the robust mutex: a flock, which the system lets go when its owner dies, and a lock for our threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = files.create(path, exclusive=False)
+        self._threads = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        self._threads.acquire()
+        try:
+            files.lock(self._fd, shared=False)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def release(self) -> None:
+        files.unlock(self._fd)
+        self._threads.release()
+
+    def close(self) -> None:
+        files.close(self._fd)
+
+
+class Control:
+    """One process's hold on the control page."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.fd = files.open_read(path) if read_only else files.create(path, exclusive=False)
+        self._file_lock: FileLock | None = None
+        try:
+            if files.size(self.fd) < layout.PAGE_BYTES:
+                if read_only:
+                    raise NotALog(f"{path}: shorter than a control page; open the log for writing once to mend it")
+                files.truncate(self.fd, layout.PAGE_BYTES)
+                files.allocate(self.fd, 0, layout.PAGE_BYTES)
+            # Mapped through a file of its own: a map keeps its file open, and with it a lock would outlive `close`.
+            fd = files.open_read(path) if read_only else files.open_write(path)
+            try:
+                make = files.map_read if read_only else files.map_write
+                self._map = make(fd, layout.PAGE_BYTES)
+            finally:
+                files.close(fd)
+            portable = files.PORTABLE or not kernel.ROBUST
+            if portable and not read_only:
+                self._file_lock = FileLock(path.with_name(".append"))
+            self._kind = _FILE_LOCK if portable else _MUTEX
+            self.page = kernel.ControlPage(self._map, self._file_lock, not read_only)
+        except BaseException:
+            files.close(self.fd)
+            raise
+
+    # ---- who else is there ----
+
+    def try_exclusive(self) -> bool:
+        """True when no other process has the log open; then none can open it until `share`."""
+        return files.lock(self.fd, shared=False, wait=False)
+
+    def wait_exclusive(self) -> None:
+        files.lock(self.fd, shared=False)
+
+    def share(self) -> None:
+        files.lock(self.fd, shared=True)
+
+    def close(self) -> None:
+        """Let the lock and the page go. Safe to call twice."""
+        if self.fd >= 0:
+            if self._file_lock is not None:
+                self._file_lock.close()
+            files.close(self.fd)
+            self.fd = -1
+
+    # ---- validity ----
+
+    @property
+    def same_boot(self) -> bool:
+        """Whether the page speaks of now and here, so that what it says is exact."""
+        magic, version, _, boot, device, inode = _IDENTITY.unpack_from(self._map)
+        if magic == _MAGIC and version != _VERSION:
+            raise UnknownVersion(
+                f"{self.path}: control page version {version}, this Penstock knows {_VERSION}; upgrade"
+            )
+        return (
+            magic == _MAGIC
+            and self.page.load(layout.READY) == 1
+            and boot == files.boot_id()
+            and (device, inode) == files.identity(self.fd)
+        )
+
+    def check_kind(self) -> None:
+        """Processes that lock in different ways must not write the same log at the same time."""
+        kind = _IDENTITY.unpack_from(self._map)[2]
+        if kind != self._kind and not self.read_only:
+            raise LogBusy(
+                f"{self.path}: the processes that have this log open take turns by {_KINDS.get(kind, 'another means')}, "
+                f"this one would by {_KINDS[self._kind]}; use the same kernel everywhere, or close it there first"
+            )
+
+    def initialise(self, segment: int, base: int, end: int, next_: int, last_us: int, durable: Mark) -> None:
+        """Make the page valid for this boot, with this segment active. Under the exclusive lock only."""
+        page = self.page
+        page.store(layout.READY, 0)
+        self._put(_SPAN_AT, bytes(64))
+        self._put(layout.WAITERS, bytes(8))
+        page.store(layout.POISON, 0)
+        page.store(layout.TURN, 0)
+        self._fill_slot(0, segment, base, end, next_, last_us, (end, next_))
+        self.mark_durable(durable)
+        self._store_mark(_CLEAN_AT, None)
+        page.init_lock()
+        device, inode = files.identity(self.fd)
+        self._put(0, _IDENTITY.pack(_MAGIC, _VERSION, self._kind, files.boot_id(), device, inode))
+        page.store(layout.READY, 1)
+
+    # ---- the active segment ----
+
+    def active(self) -> Active:
+        return Active(*self.page.active())
+
+    def _slot(self) -> int:
+        return layout.SLOTS[self.page.load(layout.TURN) & 1]
+
+    def _fill_slot(
+        self, which: int, segment: int, base: int, end: int, next_: int, last_us: int, have: tuple[int, int]
+    ) -> None:
+        slot = layout.SLOTS[which]
+        self.page.store(slot + layout.SEGMENT, segment)
+        self.page.store(slot + layout.ALLOCATED, have[0])
+        self.page.store(slot + layout.ENTRIES, have[1])
+        self.page.store(slot + layout.NEXT, next_)
+        self.page.store(slot + layout.DIRTY_NEXT, next_)
+        self.page.store(slot + layout.LAST_US, last_us)
+        self.page.store(layout.BASES[which], base)
+        self.page.store(slot + layout.END, end)
+        self.page.store(slot + layout.DIRTY_END, end)
+
+    def roll(self, segment: int, base: int, end: int, next_: int, have: tuple[int, int]) -> None:
+        """Make `segment` the active one: everything about it first, then one store. Under the lock only.
+
+        `have` is how far its files have real blocks: (byte, sequence).
+        """
+        turn = self.page.load(layout.TURN)
+        last_us = self.page.load(self._slot() + layout.LAST_US)
+        self._fill_slot((turn + 1) & 1, segment, base, end, next_, last_us, have)
+        self.page.store(layout.TURN, turn + 1)
+        self.page.ring()
+
+    @property
+    def last_us(self) -> int:
+        return self.page.load(self._slot() + layout.LAST_US)
+
+    def set_last_us(self, us: int) -> None:
+        self.page.store(self._slot() + layout.LAST_US, us)
+
+    @property
+    def dirty(self) -> Dirty | None:
+        """The append that was cut short, if there is one. Under a lock only."""
+        slot = self._slot()
+        end, next_ = self.page.load(slot + layout.DIRTY_END), self.page.load(slot + layout.DIRTY_NEXT)
+        if (end, next_) == (self.page.load(slot + layout.END), self.page.load(slot + layout.NEXT)):
+            return None
+        return Dirty(end, next_)
+
+    def announce(self, end: int, next_: int) -> None:
+        """Bytes up to `end` are about to be written. Under the lock only."""
+        slot = self._slot()
+        self.page.store(slot + layout.DIRTY_NEXT, next_)
+        self.page.store(slot + layout.DIRTY_END, end)
+
+    def settle(self, end: int, next_: int) -> None:
+        """Publish where the segment ends after an append that was cut short. Under a lock only."""
+        slot = self._slot()
+        self.page.store(slot + layout.NEXT, next_)
+        self.page.store(slot + layout.END, end)
+        self.announce(end, next_)
+
+    @property
+    def allocated(self) -> tuple[int, int]:
+        """(bytes, sequences) that have real blocks in the active segment's files."""
+        slot = self._slot()
+        return self.page.load(slot + layout.ALLOCATED), self.page.load(slot + layout.ENTRIES)
+
+    def set_allocated(self, size_bytes: int, entries: int) -> None:
+        """Under the lock only: the slot must still be that segment's."""
+        slot = self._slot()
+        self.page.store(slot + layout.ALLOCATED, size_bytes)
+        self.page.store(slot + layout.ENTRIES, entries)
+
+    # ---- health and marks ----
+
+    @property
+    def poison(self) -> int:
+        return self.page.load(layout.POISON)
+
+    def set_poison(self, code: int) -> None:
+        self.page.store(layout.POISON, code)
+        self.page.ring()
+
+    @property
+    def generation(self) -> int:
+        return self.page.load(layout.GENERATION)
+
+    def next_generation(self) -> None:
+        self.page.store(layout.GENERATION, self.generation + 1)
+
+    @property
+    def durable(self) -> Mark | None:
+        """Everything below this is on the disk."""
+        return self._load_mark(_DURABLE_AT)
+
+    @property
+    def durable_next(self) -> int:
+        """The durable mark's sequence, in one load."""
+        return self.page.load(_DURABLE_AT + 16)
+
+    def mark_durable(self, mark: Mark) -> None:
+        self._store_mark(_DURABLE_AT, mark)
+
+    @property
+    def clean(self) -> Mark | None:
+        """Where the log ended when the last process closed it; None while it is open or was not closed."""
+        return self._load_mark(_CLEAN_AT)
+
+    def mark_clean(self, mark: Mark) -> None:
+        self._store_mark(_CLEAN_AT, mark)
+
+    def forget_clean(self) -> None:
+        """Before the first append: a page that still says clean after a power cut would hide what came since."""
+        if self.clean is not None:
+            self._store_mark(_CLEAN_AT, None)
+            files.sync(self.fd)
+
+    # ---- a batch over several segments: where the log ends when it is committed ----
+
+    @property
+    def span(self) -> tuple[Mark, int] | None:
+        """(the log's end once the batch is committed, base of that segment), while such a batch is under way."""
+        mark = self._load_mark(_SPAN_AT)
+        return (mark, self.page.load(_SPAN_AT + 32)) if mark else None
+
+    def announce_span(self, end: Mark, base: int) -> None:
+        self.page.store(_SPAN_AT + 32, base)
+        self._store_mark(_SPAN_AT, end)
+
+    def clear_span(self) -> None:
+        self._store_mark(_SPAN_AT, None)
+
+    def _load_mark(self, at: int) -> Mark | None:
+        segment, end, next_, stored = _MARK.unpack_from(self._map, at)
+        body = self._map[at : at + 24]
+        return Mark(segment, end, next_) if any(body) and stored == zlib.crc32(body) else None
+
+    def _store_mark(self, at: int, mark: Mark | None) -> None:
+        body = _MARK.pack(*mark, 0)[:24] if mark else bytes(24)
+        self._put(at, body + zlib.crc32(body).to_bytes(4, "little") if mark else bytes(28))
+
+    def _put(self, at: int, data: bytes) -> None:
+        assert not isinstance(self._map, bytes)
+        self._map[at : at + len(data)] = data

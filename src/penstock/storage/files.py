@@ -1,0 +1,306 @@
+"""The operating system's files: the only module that opens, writes, syncs, renames, maps or locks them.
+
+Everything is a plain function, called as `files.name(...)`, so that a fault test can replace any one of them. Errors are
+`OSError` as they come; what they mean for a log is for the caller to say.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+# No futex, robust mutex or fallocate: what a machine without them does. Tests run everything both ways.
+PORTABLE: Final = os.environ.get("PENSTOCK_PORTABLE", "") not in ("", "0") or sys.platform != "linux"
+
+_NETWORK: Final = {
+    *(
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ocfs2",
+        "gfs2",
+    ),
+    *(
+        "glusterfs",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.rclone",
+        "fuse.blobfuse2",
+        "davfs",
+    ),
+}
+_PUNCH: Final = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_ZEROS: Final = bytes(1 << 20)
+
+
+def open_read(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def open_write(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def create(path: Path, *, exclusive: bool = True) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0), 0o666)
+
+
+def close(fd: int) -> None:
+    os.close(fd)
+
+
+def size(fd: int) -> int:
+    return os.fstat(fd).st_size
+
+
+def has_name(fd: int) -> bool:
+    """Whether an open file is still in some directory: one that was removed or replaced is not."""
+    return os.fstat(fd).st_nlink > 0
+
+
+def identity(fd: int) -> tuple[int, int]:
+    """Device and inode: a copied file has others."""
+    st = os.fstat(fd)
+    return st.st_dev, st.st_ino
+
+
+def read(fd: int, offset: int, length: int) -> bytes:
+    """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+    parts = []
+    while length > 0:
+        part = os.pread(fd, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def write(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """All of `data`, however many calls that takes."""
+    view = memoryview(data)
+    while view:
+        n = os.pwrite(fd, view, offset)
+        view = view[n:]
+        offset += n
+
+
+def truncate(fd: int, length: int) -> None:
+    os.ftruncate(fd, length)
+
+
+def allocate(fd: int, offset: int, length: int) -> None:
+    """Put real blocks with zeros under a range that nobody writes yet. Raises ENOSPC having changed no content.
+
+    Blocks that were only allocated cost ten times as much at the first touch of each page, and make every sync slower.
+    """
+    if not PORTABLE:
+        os.posix_fallocate(fd, offset, length)
+    while length > 0:
+        part = min(length, len(_ZEROS))
+        write(fd, memoryview(_ZEROS)[:part], offset)
+        offset += part
+        length -= part
+
+
+def punch(fd: int, offset: int, length: int) -> None:
+    """Give the blocks of a range back: it reads as zeros. Where that cannot be done the blocks stay, zeroed."""
+    if length <= 0:
+        return
+    if not PORTABLE and _libc is not None:
+        if _libc.fallocate(fd, _PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise OSError(code, os.strerror(code))
+    allocate_end = min(size(fd), offset + length)
+    while offset < allocate_end:
+        part = min(allocate_end - offset, len(_ZEROS))
+        if any(read(fd, offset, part)):
+            write(fd, memoryview(_ZEROS)[:part], offset)
+        offset += part
+
+
+def sync(fd: int) -> None:
+    """The file's data, and what is needed to read it back, is on the disk when this returns."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+def sync_directory(path: Path) -> None:
+    """The names in a directory are on the disk when this returns."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def rename(old: Path, new: Path) -> None:
+    old.replace(new)
+
+
+def remove(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def make_directories(path: Path, top: Path) -> None:
+    """Create `path` below `top` and make each new name durable."""
+    missing = []
+    while not path.is_dir() and path != top.parent:
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put a small file in place of another: a reader, also after a power cut, sees the old or the new one whole."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    fd = create(temporary, exclusive=False)
+    try:
+        try:
+            truncate(fd, 0)
+            write(fd, data, 0)
+            sync(fd)
+        finally:
+            close(fd)
+        rename(temporary, path)
+    except BaseException:
+        remove(temporary)
+        raise
+
+
+def create_once(path: Path, data: bytes) -> bool:
+    """Write a small file unless it is there already, whole or not at all; False when it was there."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    replace(temporary, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        remove(temporary)
+    sync_directory(path.parent)
+    return True
+
+
+def copy_range(source: Path, start: int, end: int, target: Path) -> None:
+    """Write a part of a file to a new one, and make it durable."""
+    with opened(source) as fd:
+        out = create(target)
+        try:
+            for at in range(start, end, len(_ZEROS)):
+                write(out, read(fd, at, min(end - at, len(_ZEROS))), at - start)
+            sync(out)
+        finally:
+            close(out)
+    sync_directory(target.parent)
+
+
+def walk(top: Path) -> Iterator[str]:
+    """Paths of all files below `top`, relative to it, with `/` between the parts."""
+    for directory, names, found in os.walk(top):
+        names.sort()
+        for name in sorted(found):
+            yield (Path(directory) / name).relative_to(top).as_posix()
+
+
+def map_read(fd: int, length: int) -> mmap.mmap | bytes:
+    """The file's first `length` bytes; `bytes` when there are none, since nothing cannot be mapped."""
+    return mmap.mmap(fd, length, access=mmap.ACCESS_READ) if length else b""
+
+
+def map_write(fd: int, length: int) -> mmap.mmap:
+    return mmap.mmap(fd, length)
+
+
+def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
+    """Take (or change to) a lock on an open file, kept until it is closed; False when not waiting and it is taken."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A file opened for reading, and closed again."""
+    fd = open_read(path)
+    try:
+        yield fd
+    finally:
+        close(fd)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def boot_id() -> bytes:
+    """Sixteen bytes that change with every boot of the machine."""
+    try:
+        return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
+    except (OSError, ValueError):
+        booted = int(time.time() - time.monotonic()) // 60  # by the minute: the two clocks drift apart
+        return booted.to_bytes(16, "little")
+
+
+def filesystem(path: Path) -> str:
+    """The type of the file system that `path` lies on, such as ext4 or nfs4; empty when it cannot be told."""
+    best, kind = "", ""
+    real = os.path.realpath(path)
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].encode().decode("unicode_escape")
+        inside = point == "/" or real == point or real.startswith(point + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def is_network(kind: str) -> bool:
+    """Whether a file system of this type is shared over a network, where maps and locks hold no promise."""
+    return kind in _NETWORK
+
+
+def _load_libc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except OSError:
+        return None
+
+
+_libc = _load_libc()

@@ -1,0 +1,105 @@
+"""The background of an open log: only what may block, and would otherwise make an append wait.
+
+One daemon thread per writing log object. It makes the next segment's files, syncs by the flush policy, seals what is finished
+and applies retention. If it lags, a roll makes its own file; nothing is lost. (What must keep pace with every append,
+allocating and touching pages, is the native kernel's own thread.)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from penstock.errors import LogClosed, SyncFailed
+from penstock.options import Flush, Retention
+from penstock.storage import retention as retire
+from penstock.storage.log import Log
+
+_SOONER = 1 << 62
+
+
+class Janitor(threading.Thread):
+    """Wakes when an append passes `notify_at`, when a flush is due, and now and then for retention."""
+
+    def __init__(self, flush: Flush, retention: Retention) -> None:
+        super().__init__(name="penstock", daemon=True)
+        self._flush = flush
+        self._retention = retention
+        self._wake = threading.Event()
+        self._stopping = False
+        self._due_s: float | None = None  # when what is not durable must be
+        self._log: Log | None = None
+
+    def serve(self, log: Log) -> None:
+        self._log = log
+        self.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._timeout_s())
+            if self._stopping:
+                return
+            self._wake.clear()
+            try:
+                self._turn()
+            except LogClosed:
+                return
+            except SyncFailed:
+                pass  # the log is poisoned: every append and sync says so
+            except OSError:
+                pass  # nothing is lost by not looking ahead; the append that needs it meets the error itself
+
+    def _timeout_s(self) -> float | None:
+        if self._due_s is not None:
+            return max(0.0, self._due_s - time.monotonic())
+        if self._retention.max_age_s is not None:
+            return min(60.0, self._retention.max_age_s / 2)
+        return None
+
+    def _turn(self) -> None:
+        log = self._log
+        assert log is not None
+        writer = log.writer
+        if writer is None:
+            return
+        try:
+            self._flush_if_due(log)
+            log.prepare_next()
+            if log.seal_finished() or self._retention.max_age_s is not None:
+                retire.apply(log, self._retention)
+        finally:
+            writer.notify_at = min(log.prepare_at(), self._flush_at(log))
+        # An append between looking and setting notify_at would go unseen, so look once more.
+        if self._flush.kind == "batch" and self._due_s is None and log.next_sequence > log.durable_sequence:
+            self._wake.set()
+
+    def _flush_if_due(self, log: Log) -> None:
+        if self._flush.kind != "batch":
+            return
+        if log.durable_sequence >= log.next_sequence:
+            self._due_s = None
+            return
+        now = time.monotonic()
+        if self._due_s is None:
+            self._due_s = now + (self._flush.interval_s or 0.0)
+        if now >= self._due_s or log.undurable_bytes() >= (self._flush.size_bytes or 1):
+            log.sync()
+            self._due_s = None
+
+    def _flush_at(self, log: Log) -> int:
+        """The end of the active segment at which the flush policy wants to be told."""
+        if self._flush.kind != "batch":
+            return _SOONER
+        now = log.active()
+        if self._due_s is None:
+            return now.end  # all is durable: the next append starts the clock
+        return now.end + max(0, (self._flush.size_bytes or 1) - log.undurable_bytes())

@@ -1,0 +1,175 @@
+"""The manifest: what is known of every finished segment, as an append-only file of small checksummed edits.
+
+A segment is listed as rolled when the log goes on to the next one, and as sealed once its files are synced. Only sealed
+ones are believed after a reboot. It can be rebuilt from the segments; see docs/formats.md, "manifest".
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import UnknownVersion
+from penstock.storage import files
+
+_MAGIC: Final = b"PENSMANI"
+_VERSION: Final = 1
+_HEADER: Final = struct.Struct("<8sIIQ36xI")
+_EDIT: Final = struct.Struct("<IIQQQQqqQ")
+_ROLLED, _SEALED, _RETIRED = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A finished segment: its records are `base` to `base + count - 1`, its frames end at byte `end`."""
+
+    id: int
+    base: int
+    count: int
+    end: int
+    first_us: int
+    last_us: int
+    sealed: bool = False
+
+    @property
+    def next(self) -> int:
+        return self.base + self.count
+
+
+class Manifest:
+    """The list of finished segments, oldest first. Writers hold the log's lock; readers call `refresh`.
+
+    Threads may share it: the background and readers refresh it while appends add to it.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._path = path
+        self._fd = -1
+        self._read_only = read_only
+        self.segments: dict[int, SegmentInfo] = {}
+        self.retired_next = 0  # sequences below this were removed by retention
+        self._read_to = 0
+        self._edits = 0
+        self._generation = -1
+        self._lock = threading.RLock()
+
+    @property
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def load(self, generation: int, *, believe_rolled: bool) -> bool:
+        """Read it all; False when it is missing or damaged, and then nothing of it is believed."""
+        with self._lock:
+            return self._load(generation, believe_rolled)
+
+    def _load(self, generation: int, believe_rolled: bool) -> bool:
+        self._forget()
+        self._generation = generation
+        try:
+            self._fd = files.open_read(self._path) if self._read_only else files.open_write(self._path)
+        except FileNotFoundError:
+            return False
+        header = files.read(self._fd, 0, _HEADER.size)
+        if len(header) < _HEADER.size or header[:8] != _MAGIC or zlib.crc32(header[:-4]) != _HEADER.unpack(header)[4]:
+            self._forget()
+            return False
+        if _HEADER.unpack(header)[1] != _VERSION:
+            raise UnknownVersion(
+                f"{self._path}: manifest version {_HEADER.unpack(header)[1]}, this Penstock knows {_VERSION}; upgrade"
+            )
+        self._read_to = _HEADER.size
+        whole = self._read_edits()
+        if not believe_rolled:
+            self.segments = {k: s for k, s in self.segments.items() if s.sealed}
+        # A torn last edit is what a crash leaves; it never held a promise, and is written over.
+        return whole or files.size(self._fd) - self._read_to <= _EDIT.size
+
+    def refresh(self, generation: int) -> None:
+        """Take in what other processes have added."""
+        with self._lock:
+            # A process that dies over `rewrite` may have replaced the file without saying so.
+            if generation != self._generation or not files.has_name(self._fd):
+                self.load(generation, believe_rolled=True)
+            else:
+                self._read_edits()
+
+    def snapshot(self, generation: int) -> dict[int, SegmentInfo]:
+        """The segments as they are now, in a dictionary that no thread changes."""
+        with self._lock:
+            self.refresh(generation)
+            return dict(self.segments)
+
+    def _read_edits(self) -> bool:
+        data = files.read(self._fd, self._read_to, max(0, files.size(self._fd) - self._read_to))
+        for at in range(0, len(data) - _EDIT.size + 1, _EDIT.size):
+            raw = data[at : at + _EDIT.size]
+            crc, kind, segment, base, count, end, first_us, last_us, _ = _EDIT.unpack(raw)
+            if crc != zlib.crc32(raw[4:]):
+                return False
+            self._apply(kind, SegmentInfo(segment, base, count, end, first_us, last_us))
+            self._read_to += _EDIT.size
+            self._edits += 1
+        return len(data) % _EDIT.size == 0
+
+    def _apply(self, kind: int, info: SegmentInfo) -> None:
+        if kind == _RETIRED:
+            self.segments.pop(info.id, None)
+            self.retired_next = max(self.retired_next, info.next)
+        else:
+            self.segments[info.id] = replace(info, sealed=kind == _SEALED)
+
+    def _add(self, kind: int, info: SegmentInfo) -> None:
+        raw = _EDIT.pack(0, kind, info.id, info.base, info.count, info.end, info.first_us, info.last_us, 0)
+        with self._lock:
+            files.write(self._fd, zlib.crc32(raw[4:]).to_bytes(4, "little") + raw[4:], self._read_to)
+            self._read_to += _EDIT.size
+            self._edits += 1
+            self._apply(kind, info)
+
+    def rolled(self, info: SegmentInfo) -> None:
+        self._add(_ROLLED, info)
+
+    def sealed(self, info: SegmentInfo) -> None:
+        self._add(_SEALED, info)
+
+    def retired(self, info: SegmentInfo) -> None:
+        self._add(_RETIRED, info)
+
+    def sync(self) -> None:
+        files.sync(self._fd)
+
+    @property
+    def is_long(self) -> bool:
+        """Mostly edits that later ones have made void."""
+        return self._edits > 64 + 4 * len(self.segments)
+
+    def rewrite(self, generation: int) -> None:
+        """Write it anew with what holds now, and put that in place of the old one."""
+        parts = [_HEADER.pack(_MAGIC, _VERSION, 0, generation, 0)[:-4]]
+        parts.append(zlib.crc32(parts[0]).to_bytes(4, "little"))
+        gone = SegmentInfo(0, 0, self.retired_next, 0, 0, 0)
+        edits = [(_RETIRED, gone)] if self.retired_next else []
+        edits += [(_SEALED if s.sealed else _ROLLED, s) for s in self.segments.values()]
+        for kind, s in edits:
+            raw = _EDIT.pack(0, kind, s.id, s.base, s.count, s.end, s.first_us, s.last_us, 0)
+            parts += [zlib.crc32(raw[4:]).to_bytes(4, "little"), raw[4:]]
+        files.replace(self._path, b"".join(parts))
+        files.sync_directory(self._path.parent)
+        self.load(generation, believe_rolled=True)
+
+    def ordered(self) -> list[SegmentInfo]:
+        return [self.segments[k] for k in sorted(self.segments)]
+
+    def _forget(self) -> None:
+        self.close()
+        self.segments = {}
+        self.retired_next = self._read_to = self._edits = 0
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            files.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,55 @@
+"""`metadata.json`: which format a directory holds, and the settings fixed when it was made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import NotALog, SettingsMismatch, UnknownVersion
+from penstock.storage import files
+
+FILE = "metadata.json"
+
+
+def load(top: Path) -> dict[str, Any] | None:
+    """What it says, or None when there is none."""
+    path = top / FILE
+    try:
+        with files.opened(path) as fd:
+            found = json.loads(files.read(fd, 0, 1 << 16))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise NotALog(f"{path}: not JSON ({error}); restore it from a copy") from error
+    if not isinstance(found, dict) or not isinstance(found.get("format"), str):
+        raise NotALog(f"{path}: not a log's metadata; restore it from a copy")
+    return found
+
+
+def settle(top: Path, fmt: str, version: int, given: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
+    """The fixed settings of a log: those it was made with, or, for a new one, those given. Others are refused."""
+    found = load(top)
+    if found is None:
+        made = {"format": fmt, "version": version, **default, **given}
+        if files.create_once(top / FILE, json.dumps(made, indent=2).encode() + b"\n"):
+            return made
+        found = load(top) or made
+    check(top, found, fmt, version, given)
+    return found
+
+
+def check(top: Path, found: dict[str, Any], fmt: str, version: int, given: dict[str, Any]) -> None:
+    """Refuse another format, a later version, or other settings than the log was made with."""
+    if found["format"] != fmt:
+        raise NotALog(f"{top}: a {found['format']}, not a {fmt}; open it as what it is")
+    if found.get("version") != version:
+        raise UnknownVersion(
+            f"{top}: version {found.get('version')} of the {fmt} format, this Penstock knows {version}"
+        )
+    for name, value in given.items():
+        if name in found and found[name] != value:
+            raise SettingsMismatch(
+                f"{top}: made with {name}={found[name]!r}, which is fixed, but opened with {name}={value!r}; "
+                f"leave {name} out, or make a new log"
+            )

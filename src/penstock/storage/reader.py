@@ -1,0 +1,293 @@
+"""Reading a log: one segment at a time, without any lock, never beyond the published end.
+
+A segment is left only after the control page names another as active and the manifest has said where the old one ends, so
+nothing is missed at a roll. Not thread-safe: one reader per thread. `BackwardReader` reads the other way.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from typing import Literal
+
+from penstock import kernel
+from penstock.errors import CorruptRecord, RecordGone
+from penstock.kernel import Message
+from penstock.storage import files, index
+from penstock.storage.damage import REASONS, Loss, Place
+from penstock.storage.log import Log
+from penstock.storage.manifest import SegmentInfo
+from penstock.storage.recovery import Recovery, next_readable, walk
+from penstock.storage.segment import ReadSegment
+
+OnCorrupt = Literal["raise", "skip"]
+_STATIC_POLL_S = 0.05
+_ON_LIVE_CLOSE_S = 1.0
+
+
+class LogReader:
+    """Reads records in order from any place in the log."""
+
+    def __init__(self, log: Log, on_corrupt: OnCorrupt = "raise") -> None:
+        if on_corrupt not in ("raise", "skip"):
+            raise ValueError(f'on_corrupt must be "raise" or "skip", not {on_corrupt!r}')
+        self.log = log
+        self.on_corrupt = on_corrupt
+        self.losses: list[Loss] = []
+        self.records = kernel.Reader(log.page, log.fmt.SPEC, self._on_end, self._on_bad)
+        self._segment: ReadSegment | None = None
+        self._ends = Place(0, 0)  # of the segment, as far as known
+
+    # ---- where it stands ----
+
+    @property
+    def position(self) -> int:
+        """The sequence of the record that is read next."""
+        return self.records.sequence
+
+    @property
+    def segment(self) -> ReadSegment:
+        assert self._segment is not None
+        return self._segment
+
+    def seek(self, sequence: int) -> None:
+        """Stand before the record `sequence`; the next one to be written is allowed."""
+        info = self._find(sequence)
+        self._stand_in(info)
+        seg, at = self.segment, self.segment.place_before(sequence, info.end)
+        at = self._walk_to(seg, at, sequence, info)
+        self.records.seek(at.position, at.sequence)
+
+    def seek_time(self, us: int) -> None:
+        """Stand before the first record that is not older than `us`, or at the end."""
+        now = self.log.active()
+        for info in self._ordered():
+            if info.last_us >= us:
+                seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base)
+                place = seg.times.first_at(us, info.count)
+                if place < info.count:
+                    self.seek(info.base + place)
+                    return
+        seg = ReadSegment(self.log.path, self.log.fmt, now.segment, now.base)
+        self.seek(now.base + seg.times.first_at(us, now.next - now.base))
+
+    def _ordered(self) -> list[SegmentInfo]:
+        now = self.log.active()
+        return sorted((s for s in self.log.finished().values() if s.id < now.segment), key=lambda s: s.id)
+
+    def _find(self, sequence: int) -> SegmentInfo:
+        """The segment that holds a record, or is to hold it."""
+        self.log.check_open()
+        while True:
+            now = self.log.active()
+            if sequence > now.next:
+                raise RecordGone(f"{self.log.path}: sequence {sequence} is not written yet; the next one is {now.next}")
+            if sequence >= now.base:
+                return SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
+            ordered = self._ordered()
+            i = bisect_right([s.base for s in ordered], sequence) - 1
+            if i >= 0 and sequence < ordered[i].next:
+                return ordered[i]
+            if self.log.active().segment == now.segment:
+                first = ordered[0].base if ordered else now.base
+                raise RecordGone(f"{self.log.path}: sequence {sequence} is no longer there; the first one is {first}")
+
+    def _stand_in(self, info: SegmentInfo) -> None:
+        """Open a segment and stand at its first record."""
+        seg = self._segment
+        if seg is None or seg.id != info.id:
+            self.records.detach()
+            seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base)
+        self._attach(seg, Place(seg.start, seg.base), info)
+
+    def _attach(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
+        self.records.page = self.log.page
+        end = min(info.end, len(seg.data))  # shorter: the rest is found missing when it is reached
+        self.records.attach(
+            seg.data, seg.times_data, seg.spec, seg.id, seg.base, min(at.position, end), at.sequence, end
+        )
+        self._segment, self._ends = seg, Place(info.end, info.next)
+
+    def _walk_to(self, seg: ReadSegment, at: Place, sequence: int, info: SegmentInfo) -> Place:
+        """From a known place to a record in the same segment, over damage if there is some."""
+        end = Place(info.end, info.next)
+        start = at
+        while at.sequence < sequence:
+            stop = min(info.end, len(seg.data))
+            found = kernel.scan(seg.spec, seg.data, at.position, stop, sequence - at.sequence)
+            at = Place(found.position, at.sequence + found.count)
+            if at.sequence < sequence:
+                if start.position != seg.start and at == start:
+                    self._mend_index(seg, info)
+                    return self._walk_to(seg, Place(seg.start, seg.base), sequence, info)
+                after = next_readable(seg, at, end)
+                if after.sequence > sequence:
+                    return at  # the record itself is lost: reading will say so
+                at = after
+        return at
+
+    def _mend_index(self, seg: ReadSegment, info: SegmentInfo) -> None:
+        """The index led astray: make it anew from the data, for a finished segment and where that is allowed."""
+        if self.log.read_only or info.id == self.log.active().segment:
+            return
+        found = walk(seg, Place(info.end, info.next), self.log.interval, Recovery())
+        files.replace(seg.paths.index, index.pack(self.log.interval, seg.base, info.count, found.points))
+        self._segment = None
+
+    # ---- what the kernel's reader asks ----
+
+    def _on_end(self) -> bool:
+        """All that was known of this segment is read: is there more of it, or a next one?"""
+        self.log.check_open()
+        seg = self._segment
+        if seg is None:
+            return False
+        self.log.become_live()
+        now = self.log.active()
+        at = Place(self.records.position, self.records.sequence)
+        if now.segment == seg.id:
+            if now.end > at.position:
+                self._more(seg, at, SegmentInfo(seg.id, seg.base, now.next - seg.base, now.end, 0, 0))
+                return True
+            return False
+        info = self.log.finished().get(seg.id)
+        if info is not None and info.end > at.position and info.next > at.sequence:
+            self._more(seg, at, info)
+            return True
+        return self._go_on(seg.id, at.sequence)
+
+    def _more(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
+        if at.position >= len(seg.data):
+            reread = ReadSegment(self.log.path, self.log.fmt, seg.id, seg.base)
+            if at.position >= len(reread.data):
+                self._ends = Place(info.end, info.next)
+                self._bad(at, "the file is cut short here", Place(info.end, info.next))
+                return
+            seg = reread
+        self._attach(seg, at, info)
+
+    def _go_on(self, after: int, sequence: int) -> bool:
+        """Open the segment that follows; records that retention removed in between are told."""
+        now = self.log.active()
+        later = [s for s in self._ordered() if s.id > after]
+        if later:
+            following = later[0]
+        elif now.segment > after:
+            following = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
+        else:
+            return False
+        if following.base > sequence:
+            if self.on_corrupt == "raise":
+                raise RecordGone(
+                    f"{self.log.path}: sequences {sequence} to {following.base - 1} are no longer there; "
+                    f"seek({following.base}) to go on"
+                )
+            self.losses.append(Loss(sequence, following.base - 1, "no longer in the log"))
+        self._stand_in(following)
+        return True
+
+    def _on_bad(self, reason: int) -> None:
+        at = Place(self.records.position, self.records.sequence)
+        end = self._ends
+        now = self.log.active()
+        if now.segment == self.segment.id:
+            end = Place(now.end, now.next)
+        self._bad(at, REASONS.get(reason, "it is not whole"), end)
+
+    def _bad(self, at: Place, reason: str, end: Place) -> None:
+        """A bad record: say so, or step over it and note what is lost."""
+        if self.on_corrupt == "raise":
+            raise CorruptRecord(self.segment.paths.data, at.position, at.sequence, reason)
+        after = next_readable(self.segment, at, end)
+        self.losses.append(Loss(at.sequence, after.sequence - 1, reason))
+        if after.position > len(self.segment.data):
+            self._after_cut(after)
+        else:
+            info = SegmentInfo(self.segment.id, self.segment.base, end.sequence - self.segment.base, end.position, 0, 0)
+            self._attach(self.segment, after, info)
+
+    def _after_cut(self, after: Place) -> None:
+        """The file ends before its records do: go on with the next segment, if there is one."""
+        seg = self.segment
+        self.records.attach(
+            seg.data, seg.times_data, seg.spec, seg.id, seg.base, len(seg.data), after.sequence, len(seg.data)
+        )
+        self._go_on(seg.id, after.sequence)
+
+    # ---- waiting ----
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Sleep until there may be more to read; False when the time is over. None: for ever."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self.log.check_open()
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            page = self.log.page
+            if page is None:
+                time.sleep(_STATIC_POLL_S if left is None else min(left, _STATIC_POLL_S))
+                return True
+            nap = _ON_LIVE_CLOSE_S if left is None else min(left, _ON_LIVE_CLOSE_S)
+            if page.wait(self.records.segment, self.records.position, nap):
+                self.log.check_open()
+                return True
+
+    def close(self) -> None:
+        self.records.detach()
+        self._segment = None
+
+
+class BackwardReader:
+    """Reads records in reverse order: a stretch between two index entries is located forwards, then taken from its end."""
+
+    def __init__(self, reader: LogReader, sequence: int) -> None:
+        self._reader = reader
+        self.position = sequence  # the record that is read next
+        self._stretch: list[Place] = []
+
+    def read(self) -> Message | None:
+        """The record at the position, stepping back; None before the first one."""
+        while True:
+            if self.position < self._reader.log.first_sequence:
+                return None
+            if not self._stretch:
+                self._locate()
+            at = self._stretch[-1]
+            if at.sequence < self.position:
+                self._lost(at.sequence + 1)
+                continue
+            self._stretch.pop()
+            self._reader.records.seek(at.position, at.sequence)
+            message = self._reader.records.read()
+            self.position = at.sequence - 1
+            if message is not None and message.sequence == at.sequence:
+                return message
+
+    def seek(self, sequence: int) -> None:
+        self.position = sequence
+        self._stretch = []
+
+    def _lost(self, first: int) -> None:
+        if self._reader.on_corrupt == "raise":
+            self._reader.seek(first)
+            self._reader.records.read()
+        self._reader.losses.append(Loss(first, self.position, "damaged"))
+        self.position = first - 1
+
+    def _locate(self) -> None:
+        """Find the places of the records from the nearest index entry up to the position."""
+        reader = self._reader
+        info = reader._find(self.position)
+        reader._stand_in(info)
+        seg, end = reader.segment, Place(info.end, info.next)
+        at = seg.place_before(self.position, info.end)
+        while at.sequence <= self.position:
+            stop = min(info.end, len(seg.data))
+            found = kernel.scan(seg.spec, seg.data, at.position, stop, self.position + 1 - at.sequence, True, 1)
+            self._stretch += [Place(p, at.sequence + i) for i, p in enumerate(found.points)]
+            at = Place(found.position, at.sequence + found.count)
+            if at.sequence <= self.position:
+                at = next_readable(seg, at, end)
+        if not self._stretch:  # the stretch begins with damage: what is lost reaches back to the entry's record
+            self._stretch = [Place(seg.start, seg.place_before(self.position, info.end).sequence - 1)]

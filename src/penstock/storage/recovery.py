@@ -1,0 +1,333 @@
+"""What opening a log finds and does, when no other process has it open.
+
+Same boot: the control page is exact, so whatever fails to verify below its end is damage. Another boot: below the place of
+the last clean close, or the last durable mark, it is damage; above, it is the torn tail of a power cut, which is copied
+aside and cut. Damage is reported and left alone. Called by `Log`, under the exclusive lock; read-only openers call
+`survey`, which changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock import kernel
+from penstock.errors import NotALog
+from penstock.kernel import Buffer
+from penstock.storage import files, index
+from penstock.storage.control import Mark
+from penstock.storage.damage import REASONS, Loss, Place, step_over
+from penstock.storage.manifest import Manifest, SegmentInfo
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths
+
+_CHUNK_RECORDS = 1 << 18
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What opening found and did. `clean` when there was nothing to do."""
+
+    how: str = "joined"  # created, joined (others had it open), clean, same boot, new boot, foreign
+    bytes_scanned: int = 0
+    records_scanned: int = 0
+    torn: list[str] = field(default_factory=list)  # what was cut, and where a copy of it is
+    damage: list[str] = field(default_factory=list)  # what is damaged and was left alone
+    rebuilt: list[str] = field(default_factory=list)  # manifest, indexes
+    cursors_set_back: dict[str, int] = field(default_factory=dict)  # name: where it stood
+    moved_bytes: int = 0  # copied to a new segment after a failed sync
+
+    @property
+    def clean(self) -> bool:
+        return not (self.torn or self.damage or self.rebuilt or self.cursors_set_back or self.moved_bytes)
+
+
+class Tail(NamedTuple):
+    """The segment to append to: where its records begin and end."""
+
+    segment: int
+    base: int
+    end: int
+    next: int
+    last_us: int
+
+
+class Walked(NamedTuple):
+    """A walk over one segment: where it ended, the losses on the way, and where every interval-th record lies."""
+
+    end: Place
+    losses: list[tuple[int, Loss]]  # with the byte where each begins
+    points: list[tuple[int, int]]
+
+
+def list_segments(top: Path, fmt: Format) -> list[int]:
+    """The ids of all data files, in order."""
+    return sorted(s for path in files.walk(top) if (s := fmt.parse(path)) is not None)
+
+
+def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery) -> Walked:
+    """Verify every frame of a segment.
+
+    Up to `known`, a place that records are known to reach, bad frames are stepped over as losses; beyond it the walk ends
+    at the first one. It goes a chunk at a time and lets go of the pages behind, so memory stays small.
+    """
+    at = Place(seg.start, seg.base)
+    points: list[tuple[int, int]] = []
+    losses: list[tuple[int, Loss]] = []
+    size = len(seg.data)
+    while True:
+        stop = min(known.position, size) if at.position < known.position else size
+        off = (at.sequence - seg.base) % interval
+        want = interval - off if off else max(1, _CHUNK_RECORDS // interval) * interval
+        found = kernel.scan(seg.spec, seg.data, min(at.position, size), stop, want, True, 0 if off else interval)
+        points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
+        kernel.release(seg.data, min(at.position, size), found.position)
+        report.bytes_scanned += found.position - min(at.position, size)
+        report.records_scanned += found.count
+        at = Place(max(at.position, found.position), at.sequence + found.count)
+        if found.count == want or (at.position == stop and stop < size):
+            continue
+        if at.position >= known.position:
+            return Walked(at, losses, points)
+        after = next_readable(seg, at, known)
+        losses.append(
+            (at.position, Loss(at.sequence, after.sequence - 1, REASONS.get(found.reason, "it is cut short")))
+        )
+        at = after
+
+
+def next_readable(seg: ReadSegment, bad: Place, end: Place) -> Place:
+    """Where to go on after a bad frame, in a segment that ends at `end`; what lies between is lost."""
+    anchor = seg.anchor_after(bad.position, end)
+    if anchor.position > len(seg.data):
+        return anchor  # the file is shorter than its records were
+    return step_over(seg.spec, seg.data, bad, anchor)
+
+
+class Opening:
+    """Finds where a log ends. With `mend`, also puts right what a crash left; without, nothing on disk is changed."""
+
+    def __init__(self, top: Path, fmt: Format, manifest: Manifest, interval: int, *, mend: bool) -> None:
+        self.top = top
+        self.fmt = fmt
+        self.manifest = manifest
+        self.interval = interval
+        self.mend = mend
+        self.report = Recovery()
+
+    def find_tail(self, floor: Mark | None, *, exact: bool, verify: bool) -> Tail | None:
+        """The end of the log; None when there are no records and no files.
+
+        Below `floor` whatever does not verify is damage. If `exact`, the log ends there; else it goes on as far as frames
+        verify, and what comes after is a torn tail. With `verify` the last segment is checked in any case.
+        """
+        on_disk = list_segments(self.top, self.fmt)
+        for info in self.manifest.ordered():
+            if info.id not in on_disk:
+                path = SegmentPaths(self.top, self.fmt, info.id).data
+                self.report.damage.append(f"{path}: the file is missing (sequences {info.base} to {info.next - 1})")
+        unlisted = [s for s in on_disk if s not in self.manifest.segments or (exact and floor and s == floor.segment)]
+        if not unlisted:
+            return None
+        if exact and floor:
+            if floor.segment not in on_disk:
+                path = SegmentPaths(self.top, self.fmt, floor.segment).data
+                raise NotALog(f"{path}: the last file of the log is missing; restore it from a copy")
+            for segment in [s for s in unlisted if s > floor.segment]:
+                self._set_aside(segment)  # made by a roll or batch that was never committed
+            unlisted = [s for s in unlisted if s <= floor.segment]
+            if len(unlisted) == 1 and not verify:
+                return self._trusted(floor)
+        return self._scan(unlisted, floor, exact)
+
+    def _trusted(self, floor: Mark) -> Tail:
+        seg = self._open(floor.segment)
+        if len(seg.data) < floor.end:
+            lost = seg.base + kernel.scan(seg.spec, seg.data, seg.start, len(seg.data), verify=False).count
+            self._damage(seg, len(seg.data), Loss(lost, floor.next - 1, "the file is cut short"))
+        return Tail(floor.segment, seg.base, floor.end, floor.next, self._last_us(seg, floor.next))
+
+    def _open(self, segment: int) -> ReadSegment:
+        paths = SegmentPaths(self.top, self.fmt, segment)
+        with files.opened(paths.data) as fd:
+            header = self.fmt.read_header(files.read(fd, 0, 1 << 16), str(paths.data))
+        if header.base is not None:
+            return ReadSegment(self.top, self.fmt, segment, header.base)
+        if self.mend:
+            raise NotALog(f"{paths.data}: written by another implementation; open the log with read_only=True")
+        self.report.how = "foreign"
+        finished = [s for s in self.manifest.ordered() if s.id < segment]
+        return ReadSegment(self.top, self.fmt, segment, finished[-1].next if finished else 0)
+
+    def _last_us(self, seg: ReadSegment, next_: int) -> int:
+        return seg.times.us(next_ - 1 - seg.base) if next_ > seg.base else 0
+
+    def _damage(self, seg: ReadSegment, position: int, loss: Loss) -> None:
+        self.report.damage.append(
+            f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
+        )
+
+    def _scan(self, segments: list[int], floor: Mark | None, exact: bool) -> Tail:
+        """Walk the segments in order; list all but the last in the manifest, and cut what is torn."""
+        walked: list[tuple[ReadSegment, Walked]] = []
+        for i, segment in enumerate(segments):
+            below = floor is not None and segment <= floor.segment
+            try:
+                seg = self._open(segment)
+            except NotALog:
+                if below or self.report.how == "foreign":
+                    raise
+                break  # a new file whose header never reached the disk
+            expected = walked[-1][1].end.sequence if walked else None
+            if expected is not None and seg.base != expected:
+                if not below:
+                    break
+                if seg.base > expected:
+                    previous, found = walked[-1]
+                    end = found.end._replace(sequence=seg.base)
+                    self._damage(previous, found.end.position, Loss(expected, seg.base - 1, "records are missing"))
+                    walked[-1] = (previous, found._replace(end=end))
+            known = Place(0, 0)
+            if floor is not None and segment == floor.segment:
+                known = Place(floor.end, floor.next)
+            elif below and i + 1 < len(segments):
+                known = self._finished_end(seg, segments[i + 1])
+            found = walk(seg, known, self.interval, self.report)
+            if exact and known.position:
+                found = found._replace(end=known)
+            for position, loss in found.losses:
+                self._damage(seg, position, loss)
+            walked.append((seg, found))
+            if i + 1 < len(segments) and not exact:
+                self.manifest_hint(seg, found)
+        if not walked:
+            raise NotALog(f"{self.top}: no data file here has a readable header; restore them from a copy")
+        if not exact and self.report.how != "foreign":
+            self._cut_batch(walked, floor)
+        return self._settle(walked, segments, exact)
+
+    def _finished_end(self, seg: ReadSegment, following: int) -> Place:
+        """Where a whole segment ends that the manifest does not list, though it is damaged: its last byte that is not
+        zero tells, give or take the zeros a checksum may end with, and the next one's header says how many records."""
+        after = self._open(following).base
+        plain = kernel.scan(seg.spec, seg.data, seg.start, len(seg.data), verify=False)
+        if seg.base + plain.count == after:
+            return Place(plain.position, after)
+        last = _last_nonzero(seg.data, seg.start)
+        start = seg.place_before(after - 1, len(seg.data)).position
+        for end in range(last + 1, min(last + 10, len(seg.data) + 1)) if last is not None else ():
+            if start < end and kernel.resync(seg.spec, seg.data, start, end) < end:
+                return Place(end, after)
+        return Place(0, 0)
+
+    def manifest_hint(self, seg: ReadSegment, found: Walked) -> None:
+        """Remember a walked segment, so that the base of a foreign one after it can be told."""
+        if self.report.how == "foreign":
+            self.manifest.segments[seg.id] = self._info(seg, found)
+
+    def _info(self, seg: ReadSegment, found: Walked) -> SegmentInfo:
+        count = found.end.sequence - seg.base
+        first_us, last_us = (seg.times.us(0), seg.times.us(count - 1)) if count else (0, 0)
+        return SegmentInfo(seg.id, seg.base, count, found.end.position, first_us, last_us, sealed=True)
+
+    def _cut_batch(self, walked: list[tuple[ReadSegment, Walked]], floor: Mark | None) -> None:
+        """Take back a batch of which only the first part came back: whole or absent, never a part."""
+        least = floor.next if floor else 0
+        while walked:
+            seg, found = walked[-1]
+            count = keep = found.end.sequence - seg.base
+            if len(seg.times_data) == 0:
+                return  # no companion, so nothing is known of batches
+            while keep > 0 and seg.base + keep > least and not seg.times.ends_batch(keep - 1):
+                keep -= 1
+            if keep < count:
+                at = kernel.scan(seg.spec, seg.data, seg.start, found.end.position, keep, False).position
+                points = [p for p in found.points if p[0] < seg.base + keep]
+                walked[-1] = (seg, found._replace(end=Place(at, seg.base + keep), points=points))
+            if keep or len(walked) == 1:
+                return
+            walked.pop()  # nothing is left of this segment: the batch may have begun in the one before
+
+    def _settle(self, walked: list[tuple[ReadSegment, Walked]], segments: list[int], exact: bool) -> Tail:
+        """Write down what the walk found: indexes, manifest, the torn tail's copy; and make it durable."""
+        last, found = walked[-1]
+        kept = {seg.id for seg, _ in walked}
+        if self.mend:
+            for seg, done in walked:
+                count = done.end.sequence - seg.base
+                files.replace(seg.paths.index, index.pack(self.interval, seg.base, count, done.points))
+            if not exact:
+                self._cut_tail(last, found.end.position)
+            for segment in segments:
+                if segment not in kept:
+                    self._set_aside(segment)
+            for seg, _ in walked:
+                with files.opened(seg.paths.data) as fd:
+                    files.sync(fd)
+        for seg, done in walked[:-1]:
+            self.manifest.segments[seg.id] = self._info(seg, done)
+        self.manifest.segments.pop(last.id, None)
+        return Tail(
+            last.id,
+            last.base,
+            found.end.position,
+            found.end.sequence,
+            self._last_us(last, found.end.sequence),
+        )
+
+    def _cut_tail(self, seg: ReadSegment, end: int) -> None:
+        """Copy what lies beyond the end to `*.torn`, and zero it, so that stale bytes never come back to life."""
+        last = _last_nonzero(seg.data, end)
+        if last is None:
+            return
+        aside = _free_name(seg.paths.data, ".torn")
+        files.copy_range(seg.paths.data, end, last + 1, aside)
+        fd = files.open_write(seg.paths.data)
+        try:
+            files.punch(fd, end, len(seg.data) - end)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+        self.report.torn.append(
+            f"{seg.paths.data}: byte {end}: {last + 1 - end} bytes of a torn tail, copied to {aside.name}"
+        )
+
+    def _set_aside(self, segment: int) -> None:
+        """Take a file that is no part of the log out of its way; one that holds anything is kept as `*.torn`."""
+        if not self.mend:
+            return
+        paths = SegmentPaths(self.top, self.fmt, segment)
+        with files.opened(paths.data) as fd:
+            data = files.map_read(fd, files.size(fd))
+        if _last_nonzero(data, self.fmt.HEADER_BYTES) is None:
+            files.remove(paths.data)
+        else:
+            aside = _free_name(paths.data, ".torn")
+            files.rename(paths.data, aside)
+            self.report.torn.append(f"{paths.data}: beyond the end of the log, kept as {aside.name}")
+        files.remove(paths.index)
+        files.remove(paths.times)
+
+
+def _last_nonzero(data: Buffer, start: int) -> int | None:
+    """The last byte from `start` on that is not zero."""
+    view = memoryview(data)
+    end = len(view)
+    while end > start:
+        low = max(start, end - (1 << 20))
+        part = bytes(view[low:end])
+        kernel.release(data, low, end)
+        kept = part.rstrip(b"\0")
+        if kept:
+            return low + len(kept) - 1
+        end = low
+    return None
+
+
+def _free_name(path: Path, suffix: str) -> Path:
+    """`path` with a suffix, numbered if a file of that name is there already."""
+    name, n = path.with_name(path.name + suffix), 1
+    while name.exists():
+        n += 1
+        name = path.with_name(f"{path.name}{suffix}.{n}")
+    return name

@@ -1,0 +1,35 @@
+"""Which finished segments may go: the oldest first, and never one that a named reader has not passed."""
+
+from __future__ import annotations
+
+from penstock.options import Retention
+from penstock.storage import files
+from penstock.storage.log import Log
+from penstock.storage.manifest import SegmentInfo
+
+
+def expired(log: Log, retention: Retention) -> list[SegmentInfo]:
+    """The segments that retention would delete now."""
+    if not retention.bounded:
+        return []
+    now = log.active()
+    finished = sorted((s for s in log.finished().values() if s.sealed and s.id < now.segment), key=lambda s: s.id)
+    total = now.end + sum(s.end for s in finished)
+    held = min(log.cursors.all().values(), default=None) if not retention.ignore_cursors else None
+    out = []
+    for info in finished:
+        too_much = retention.max_bytes is not None and total > retention.max_bytes
+        too_old = retention.max_age_s is not None and info.last_us < files.now_us() - retention.max_age_s * 1e6
+        if not (too_much or too_old) or (held is not None and held < info.next):
+            break
+        out.append(info)
+        total -= info.end
+    return out
+
+
+def apply(log: Log, retention: Retention) -> list[SegmentInfo]:
+    """Delete what may go; what was deleted."""
+    gone = expired(log, retention)
+    for info in gone:
+        log.retire(info)
+    return gone

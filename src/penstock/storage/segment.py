@@ -1,0 +1,376 @@
+"""One segment on disk: its data file, with its index and companion beside it.
+
+`SegmentPaths` names them, `WriteSegment` is the one being appended to, `ReadSegment` one being read. None is thread-safe:
+`Log` holds the lock. Bytes on disk: docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from penstock.errors import DiskFull, NotALog
+from penstock.kernel import Buffer, FrameSpec, encode_many, scan
+from penstock.storage import companion, files, index
+from penstock.storage.companion import Times
+from penstock.storage.damage import Place
+from penstock.storage.index import Index
+
+_PAGE: Final = 4096
+_LEAST_AHEAD: Final = 256 << 10
+_MOST_AHEAD: Final = 4 << 20
+_PREPARED_RECORDS: Final = 4096
+_PUT_RECORDS: Final = 1024
+_COPY_BYTES: Final = 1 << 20
+
+
+class Header(Protocol):
+    """What a format reads from the start of a data file."""
+
+    @property
+    def spec(self) -> FrameSpec: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def base(self) -> int | None: ...
+    @property
+    def created_us(self) -> int | None: ...
+
+
+class Format(Protocol):
+    """The bytes of one format, as the modules in `penstock.formats` say them."""
+
+    NAME: str
+    VERSION: int
+    HEADER_BYTES: int
+    SPEC: FrameSpec
+
+    def name(self, segment: int) -> str: ...
+    def parse(self, path: str) -> int | None: ...
+    def first_id(self, now_us: int) -> int: ...
+    def next_id(self, last: int, now_us: int) -> int: ...
+    def pack_header(self, base: int, created_us: int) -> bytes: ...
+    def read_header(self, data: bytes | memoryview, path: str) -> Header: ...
+
+
+class SegmentPaths:
+    """Where the files of a segment lie."""
+
+    def __init__(self, top: Path, fmt: Format, segment: int) -> None:
+        self.data = top / fmt.name(segment)
+        self.times = self.data.with_suffix(".time")
+        self.index = self.data.with_suffix(".index")
+
+    def all(self) -> tuple[Path, Path, Path]:
+        return self.data, self.index, self.times
+
+
+def _next_name(path: Path) -> Path:
+    """A file's name until it is adopted."""
+    return path.with_name(path.name + ".next")
+
+
+def max_records(fmt: Format, file_size: int) -> int:
+    """More records than this do not fit a file."""
+    return (file_size - fmt.HEADER_BYTES) // (fmt.SPEC.overhead + 1)
+
+
+def prepare(top: Path, fmt: Format, segment: int, file_size: int, interval: int) -> list[tuple[Path, Path]]:
+    """Make the files of a segment ahead of its use, under names of our own; what `place` takes.
+
+    Needs no lock: any number of threads and processes may do this at once.
+    """
+    paths = SegmentPaths(top, fmt, segment)
+    files.make_directories(paths.data.parent, top)
+    data_bytes, records = prepared(fmt, file_size, 0)
+    made: list[tuple[Path, Path]] = []
+    for path, head, blocks, length in (
+        (paths.times, b"", companion.HEADER_BYTES + companion.ENTRY_BYTES * records, 0),
+        (paths.index, index.pack_header(interval), index.bytes_for(records, interval), 0),
+        (paths.data, b"", data_bytes, file_size),
+    ):
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
+        made.append((temporary, _next_name(path)))
+        fd = files.create(temporary, exclusive=False)
+        try:
+            files.truncate(fd, length)
+            files.allocate(fd, 0, blocks)
+            files.write(fd, head, 0)
+        except BaseException:
+            discard(made)  # on a full disk, what was had of it is given back
+            raise
+        finally:
+            files.close(fd)
+    return made
+
+
+def place(made: list[tuple[Path, Path]]) -> None:
+    """Let prepared files be adopted. Under the lock only: an adoption under way must not find its files replaced."""
+    for temporary, path in made:
+        files.rename(temporary, path)
+
+
+def discard(made: list[tuple[Path, Path]]) -> None:
+    for temporary, _ in made:
+        files.remove(temporary)
+
+
+def is_prepared(top: Path, fmt: Format, segment: int) -> bool:
+    """All of the files: a process may have died when it had adopted some."""
+    return all(_next_name(path).exists() for path in SegmentPaths(top, fmt, segment).all())
+
+
+def prepared(fmt: Format, file_size: int, base: int) -> tuple[int, int]:
+    """(byte, sequence) up to which the files of a prepared segment have real blocks."""
+    return min(file_size, fmt.HEADER_BYTES + _LEAST_AHEAD), base + min(_PREPARED_RECORDS, max_records(fmt, file_size))
+
+
+def adopt(top: Path, fmt: Format, segment: int, base: int) -> None:
+    """Give prepared files their headers and names. The companion comes first: a data file without one is a finding."""
+    paths = SegmentPaths(top, fmt, segment)
+    for path, head in (
+        (paths.times, companion.pack_header(base)),
+        (paths.index, b""),
+        (paths.data, fmt.pack_header(base, files.now_us())),
+    ):
+        fd = files.open_write(_next_name(path))
+        try:
+            files.write(fd, head, 0)
+        finally:
+            files.close(fd)
+        files.rename(_next_name(path), path)
+
+
+class WriteSegment:
+    """The segment being written: maps of its three files, and the blocks under them."""
+
+    def __init__(self, top: Path, fmt: Format, segment: int, file_size: int, interval: int) -> None:
+        self.id = segment
+        self.paths = SegmentPaths(top, fmt, segment)
+        self.file_size = file_size
+        self._interval = interval
+        self._names_synced = False
+        self._fds: list[int] = []
+        records = max_records(fmt, file_size)
+        try:
+            self.data, self.header = self._open_data(fmt)
+            self.base = self.header.base or 0
+            head = companion.pack_header(self.base)
+            self.times = self._open_beside(
+                self.paths.times, companion.HEADER_BYTES + companion.ENTRY_BYTES * records, head
+            )
+            self.index = self._open_beside(
+                self.paths.index, index.bytes_for(records, interval), index.pack_header(interval)
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_data(self, fmt: Format) -> tuple[mmap.mmap, Header]:
+        fd = files.open_write(self.paths.data)
+        self._fds.append(fd)
+        header = fmt.read_header(files.read(fd, 0, fmt.HEADER_BYTES), str(self.paths.data))
+        if header.base is None or header.spec != fmt.SPEC:
+            raise NotALog(f"{self.paths.data}: written by another implementation; open the log with read_only=True")
+        if files.size(fd) < self.file_size:
+            files.truncate(fd, self.file_size)
+        return files.map_write(fd, self.file_size), header
+
+    def _open_beside(self, path: Path, length: int, head: bytes) -> mmap.mmap:
+        """Open the index or companion at its full, sparse length; a wrong one starts afresh."""
+        fd = files.create(path, exclusive=False)
+        self._fds.append(fd)
+        exact = len(head) if path == self.paths.times else 8  # an index counts its entries in its header
+        if files.read(fd, 0, exact) != head[:exact]:
+            files.truncate(fd, 0)
+            files.write(fd, head, 0)
+        if files.size(fd) < length:
+            files.truncate(fd, length)
+        return files.map_write(fd, length)
+
+    @property
+    def fd(self) -> int:
+        return self._fds[0]
+
+    @property
+    def fds(self) -> tuple[int, int, int]:
+        """Of the data, the companion and the index."""
+        data, times, index_ = self._fds
+        return data, times, index_
+
+    def grow(self, end: int, next_: int, have: tuple[int, int], need_bytes: int, records: int) -> tuple[int, int]:
+        """Allocate for `need_bytes` and `records` beyond (end, next_), and some ahead; how far they reach then.
+
+        `have` is how far they reach now: (byte, sequence).
+
+        Raises DiskFull when even the need cannot be had; nothing that is in the log is touched.
+        """
+        ahead = min(max(end, _LEAST_AHEAD), _MOST_AHEAD)
+        for extra, extra_records in ((ahead, max(4096, ahead // 64)), (0, 0)):
+            upto = min(self.file_size, -(-(end + need_bytes + extra) // _PAGE) * _PAGE)
+            place = next_ - self.base + records + extra_records
+            try:
+                self._allocate(have[0], upto, have[1] - self.base, place)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not extra:
+                    raise DiskFull(self.paths.data, upto - end) from error
+            else:
+                return max(upto, have[0]), max(self.base + place, have[1])
+        raise AssertionError("unreachable")
+
+    def _allocate(self, start: int, end: int, first: int, last: int) -> None:
+        times_at = companion.HEADER_BYTES + companion.ENTRY_BYTES * first
+        times_end = min(len(self.times), companion.HEADER_BYTES + companion.ENTRY_BYTES * last)
+        index_at = index.bytes_for(first, self._interval)
+        index_end = min(len(self.index), index.bytes_for(last, self._interval))
+        for fd, at, upto in zip(self._fds, (start, times_at, index_at), (end, times_end, index_end), strict=True):
+            if upto > at:
+                files.allocate(fd, at, upto - at)
+
+    def put(self, payloads: Sequence[Buffer], us: int, spec: FrameSpec, *, goes_on: bool) -> int:
+        """Write a part of a batch as all the records of this segment, the first one's head last; where it ends."""
+        start = at = self.header.start
+        head, positions = b"", []
+        for i in range(0, len(payloads), _PUT_RECORDS):
+            part = payloads[i : i + _PUT_RECORDS]
+            frames = encode_many(spec, part)
+            skip = 0 if i else 4
+            head = head or frames[:4]
+            self.data[at + skip : at + len(frames)] = frames[skip:]
+            for payload in part:
+                positions.append(at)
+                at += memoryview(payload).nbytes + spec.overhead
+        self._note(range(self.base, self.base + len(payloads)), positions)
+        entries = array("q", [-us]) * len(payloads)
+        if not goes_on:
+            entries[-1] = us
+        self.times[companion.HEADER_BYTES : companion.HEADER_BYTES + len(entries) * companion.ENTRY_BYTES] = (
+            entries.tobytes()
+        )
+        self.data[start : start + 4] = head
+        return at
+
+    def fill(self, source: ReadSegment, start: int, end: int, base: int, next_: int) -> None:
+        """Copy records base to next_ - 1, which are the bytes start to end of another segment, and make them durable."""
+        self.grow(self.header.start, base, (self.header.start, base), end - start, next_ - base)
+        at = self.header.start
+        for low in range(start, end, _COPY_BYTES):
+            part = source.data[low : min(low + _COPY_BYTES, end)]
+            self.data[at : at + len(part)] = part
+            at += len(part)
+        points = scan(source.spec, self.data, self.header.start, at, every=self._interval)
+        self._note(range(base, next_, self._interval), points.points)
+        entries = array("q", (source.times.entry(i - source.base) for i in range(base, next_)))
+        self.times[companion.HEADER_BYTES : companion.HEADER_BYTES + len(entries) * companion.ENTRY_BYTES] = (
+            entries.tobytes()
+        )
+        files.sync(self._fds[1])
+        self.sync()
+
+    def _note(self, sequences: Sequence[int], positions: Sequence[int]) -> None:
+        """Write the index of a segment that is filled in one go."""
+        points = zip(sequences, positions, strict=False)
+        packed = index.pack(self._interval, self.base, sequences[-1] + 1 - self.base, points)
+        self.index[: len(packed)] = packed
+
+    def zero(self, start: int, end: int) -> None:
+        """Wipe what lies beyond the end of the log, and make that durable: it must never come back to life."""
+        self.data[start:end] = bytes(end - start)
+        files.sync(self.fd)
+
+    def sync(self) -> None:
+        """The records are on the disk, and so is the file's name."""
+        files.sync(self.fd)
+        if not self._names_synced:
+            files.sync_directory(self.paths.data.parent)
+            self._names_synced = True
+
+    def __del__(self) -> None:
+        self.close()  # a background thread may still be at work here when the log has gone on
+
+    def close(self) -> None:
+        for fd in self._fds:
+            files.close(fd)
+        self._fds = []
+
+
+def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: int, file_size: int) -> None:
+    """Give back what a finished (or closed) segment did not use, and sync all its files."""
+    paths = SegmentPaths(top, fmt, segment)
+    lengths = (
+        (paths.times, companion.HEADER_BYTES + companion.ENTRY_BYTES * count),
+        (paths.index, index.bytes_for(count, interval)),
+    )
+    for path, length in lengths:
+        fd = files.open_write(path)
+        try:
+            files.truncate(fd, length)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+    fd = files.open_write(paths.data)
+    try:
+        files.punch(fd, end, file_size - end)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    files.sync_directory(paths.data.parent)
+
+
+class ReadSegment:
+    """A segment being read: its data mapped, its index and companion where they are there."""
+
+    def __init__(self, top: Path, fmt: Format, segment: int, base: int) -> None:
+        self.id = segment
+        self.base = base
+        self.paths = SegmentPaths(top, fmt, segment)
+        with files.opened(self.paths.data) as fd:
+            self.data = files.map_read(fd, files.size(fd))
+        self.header = fmt.read_header(memoryview(self.data), str(self.paths.data))
+        self.times_data = self._beside(self.paths.times)
+        if not companion.is_valid(self.times_data, base):
+            self.times_data = b""
+        self.times = Times(self.times_data)
+        self.index = Index(self._beside(self.paths.index), base)
+        if isinstance(self.data, mmap.mmap) and hasattr(mmap, "MADV_SEQUENTIAL"):
+            self.data.madvise(mmap.MADV_SEQUENTIAL)
+
+    @staticmethod
+    def _beside(path: Path) -> mmap.mmap | bytes:
+        try:
+            with files.opened(path) as fd:
+                return files.map_read(fd, files.size(fd))
+        except FileNotFoundError:
+            return b""
+
+    @property
+    def start(self) -> int:
+        return self.header.start
+
+    @property
+    def spec(self) -> FrameSpec:
+        return self.header.spec
+
+    def believable(self, entry: tuple[int, int] | None, end: int) -> Place | None:
+        """An index entry, if a record can begin there at all."""
+        if entry and self.start <= entry[1] < end and entry[0] >= self.base:
+            return Place(entry[1], entry[0])
+        return None
+
+    def place_before(self, sequence: int, end: int) -> Place:
+        """The nearest known place at or before a record."""
+        self.index.refresh()
+        return self.believable(self.index.before(sequence), end) or Place(self.start, self.base)
+
+    def anchor_after(self, position: int, end: Place) -> Place:
+        """The nearest known place behind a byte: an index entry, or where the segment ends."""
+        self.index.refresh()
+        return self.believable(self.index.after(position), end.position) or end

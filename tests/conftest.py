@@ -1,0 +1,13 @@
+"""Fixtures for every test. The suite runs three times: native kernel, reference kernel, and native without futex, robust
+mutex and fallocate (PENSTOCK_PORTABLE=1); see the Makefile.
+"""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test's log goes: not there yet."""
+    return tmp_path / "log"

@@ -1,0 +1,496 @@
+"""The kill campaign: processes write and read one queue, are killed with SIGKILL at random moments and replaced.
+
+    python -m tests.torture --kills 2000 --seed 7
+
+Each writer notes what it is about to append and what was acknowledged in two small files of its own, which outlive it. From
+these the log is judged whenever everything was killed at once and the queue was reopened: nothing acknowledged lost,
+nothing doubled, invented or out of order, batches whole, every checksum right. Readers judge what they see while it
+happens. PENSTOCK_KERNEL and PENSTOCK_PORTABLE are passed on to the processes. Used by tests/queue/test_kill.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock import Flush, Message, Queue, RecordGone, Retention, Roll, kernel
+from penstock.storage import files
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE_SIZE = 256 << 10
+WRITERS = 4
+KILLS_A_ROUND = 100  # then a new queue, so that a campaign of any length needs little disk
+KILLS_A_STOP = 20
+STALL_S = 30.0
+KEPT_BYTES = 1 << 20  # by retention, beyond what the keeper has not passed
+
+_HEAD = struct.Struct("<IQIII")  # writer, its counter, batch, place in the batch, size of the batch
+_INTENT = struct.Struct("<QI")  # first counter, records
+_ACK = struct.Struct("<QIQ")  # first counter, records, first sequence
+
+
+class Broken(Exception):
+    """The log broke a promise."""
+
+
+# ---- records that can be judged ----
+
+
+def make(writer: int, counter: int, batch: int, place: int, size: int, pad: int) -> bytes:
+    return _HEAD.pack(writer, counter, batch, place, size) + bytes([(writer * 31 + counter) & 255]) * pad
+
+
+class Judge:
+    """Takes records in order and says when something is wrong with them."""
+
+    def __init__(self, at: int, expect: dict[int, int] | None = None, batch: list[int] | None = None) -> None:
+        self.sequence = at
+        self.expect = expect  # by writer; None: the first record of each says where it starts
+        self.seen: dict[int, int] = dict(expect or {})
+        self.batch = batch  # [writer, batch, places seen, size] of a batch under way
+
+    def take(self, message: Message) -> tuple[int, int]:
+        """(writer, counter) of a record that is right."""
+        if message.sequence != self.sequence:
+            raise Broken(f"sequence {message.sequence} follows {self.sequence - 1}")
+        writer, counter, batch, place, size = _HEAD.unpack_from(message.payload)
+        where = f"sequence {self.sequence}, record {counter} of writer {writer}"
+        if message.payload.count((writer * 31 + counter) & 255, _HEAD.size) != len(message.payload) - _HEAD.size:
+            raise Broken(f"{where}: not the bytes that were appended")
+        wanted = self.seen.get(writer, 0 if self.expect is not None else counter)
+        if counter != wanted:
+            raise Broken(f"{where}: expected its record {wanted}")
+        if self.batch is not None:
+            if [writer, batch, place, size] != self.batch:
+                raise Broken(f"{where}: place {place} of batch {batch} came inside {self.batch}")
+        elif place and (self.expect is not None or self.seen):
+            raise Broken(f"{where}: place {place} of batch {batch}, whose beginning is missing")
+        self.batch = [writer, batch, place + 1, size] if place + 1 < size else None
+        self.seen[writer] = counter + 1
+        self.sequence += 1
+        return writer, counter
+
+    def at_end(self) -> None:
+        """Here the log ended, as far as could be read."""
+        if self.batch is not None:
+            raise Broken(f"sequence {self.sequence}: the log was seen to end inside batch {self.batch}")
+
+
+# ---- what the processes do ----
+
+
+def _note(path: Path) -> Callable[[bytes], int]:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    return lambda data: os.write(fd, data)
+
+
+def write(base: Path, me: int, seed: int, retain: bool) -> None:
+    """Append for ever."""
+    rng = random.Random(f"{seed} writer {me}")
+    intend, acknowledge = _note(base / f"{me}.intent"), _note(base / f"{me}.ack")
+    q = Queue(
+        base / "log",
+        file_size=FILE_SIZE,
+        index_interval=16,
+        roll=rng.choice([Roll(), Roll.size(64 << 10), Roll.count(500), Roll.every(0.05)]),
+        flush=rng.choices([Flush.none(), Flush.batch(bytes=1 << 16, interval_s=0.01), Flush.each()], [6, 3, 1])[0],
+        retention=Retention(max_bytes=KEPT_BYTES) if retain else None,
+    )
+    counter = batch = 0
+    while True:
+        kind = rng.random()
+        if kind < 0.02:
+            q.sync()
+            continue
+        if kind < 0.7:
+            pads = [rng.randrange(8192) if rng.random() < 0.05 else rng.randrange(300)]
+        elif kind < 0.965:
+            pads = [rng.randrange(300) for _ in range(rng.randrange(2, 40))]
+        elif kind < 0.985:
+            pads = [rng.randrange(4000) for _ in range(rng.randrange(30, 70))]
+        else:  # larger than a file
+            pads = [rng.randrange(10_000, 30_000) for _ in range(rng.randrange(20, 40))]
+        batch += 1
+        records = [make(me, counter + i, batch, i, len(pads), pad) for i, pad in enumerate(pads)]
+        intend(_INTENT.pack(counter, len(pads)))
+        first = q.append(records[0]) if len(records) == 1 else q.append_batch(records)[0]
+        acknowledge(_ACK.pack(counter, len(pads), first))
+        counter += len(pads)
+        if rng.random() < 0.2:
+            time.sleep(rng.expovariate(400))  # some 2.5 ms: the log is to be read again and again, so not too long
+
+
+def keep(base: Path, seed: int) -> None:
+    """Read as a named tailer and commit. What it has seen is noted before each commit, so that its successor can go on."""
+    rng = random.Random(f"{seed} keeper {os.getpid()}")
+    state = base / "keeper.json"
+    kept = json.loads(state.read_text()) if state.exists() else [fresh()]
+    with contextlib.closing(Queue(base / "log", file_size=FILE_SIZE)) as q:
+        tailer = q.tailer("keeper")
+        judge = stand(kept, tailer.position)
+        alive = _note(base / "keeper.ack")
+        while True:
+            for _ in range(rng.randrange(1, 400)):
+                message = tailer.read()
+                if message is None:
+                    judge.at_end()
+                    with contextlib.suppress(TimeoutError):
+                        message = tailer.read(timeout_s=0.05)
+                    if message is None:
+                        break
+                judge.take(message)
+            kept = [kept[-1], {"at": judge.sequence, "seen": dict(judge.seen), "batch": judge.batch}]
+            files.replace(state, json.dumps(kept).encode())
+            tailer.commit()
+            alive(b".")
+
+
+def fresh() -> dict[str, object]:
+    return {"at": 0, "seen": {}, "batch": None}
+
+
+def stand(kept: list[dict[str, object]], position: int) -> Judge:
+    """A judge that goes on where the keeper committed: at its last note or, if it was killed in between, the one before."""
+    for note in reversed(kept):
+        if note["at"] == position:
+            return Judge(position, {int(k): v for k, v in note["seen"].items()}, note["batch"])
+    raise Broken(f"the cursor stands at {position}, but what was committed is {[n['at'] for n in kept]}")
+
+
+def roam(base: Path, seed: int, retain: bool) -> None:
+    """Read here and there, forward and backward, with and without a hand on the log."""
+    rng = random.Random(f"{seed} roamer {os.getpid()}")
+    alive = _note(base / "roamer.ack")
+    while True:
+        with contextlib.closing(Queue(base / "log", read_only=rng.random() < 0.3)) as q:
+            for _ in range(rng.randrange(1, 20)):
+                try:
+                    (_backward if rng.random() < 0.2 else _forward)(q, rng)
+                except RecordGone:
+                    if not retain:
+                        raise
+                alive(b".")
+
+
+def _forward(q: Queue, rng: random.Random) -> None:
+    first, last = q.first_sequence, q.next_sequence
+    with q.tailer(at=rng.choice([first, last, rng.randint(first, last)])) as tailer:
+        judge = Judge(tailer.position)
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:
+            kind = rng.random()
+            if kind < 0.4:
+                messages = tailer.read_batch(rng.randrange(1, 300))
+            elif kind < 0.8:
+                messages = list(itertools.islice(tailer, 300))
+            else:
+                message = None
+                with contextlib.suppress(TimeoutError):
+                    message = tailer.read(timeout_s=0.02)
+                messages = [message] if message else []
+            judge_all(judge, messages)
+            if not messages:
+                judge.at_end()
+
+
+def judge_all(judge: Judge, messages: list[Message]) -> None:
+    for message in messages:
+        judge.take(message)
+
+
+def _backward(q: Queue, rng: random.Random) -> None:
+    with q.tailer(direction="backward") as tailer:
+        messages = tailer.read_batch(rng.randrange(1, 500))
+    messages.reverse()
+    if messages:
+        judge = Judge(messages[0].sequence)
+        judge_all(judge, messages)
+        judge.at_end()
+
+
+# ---- the campaign ----
+
+
+@dataclass
+class Result:
+    """What a campaign did."""
+
+    kills: int = 0
+    stops: int = 0
+    acknowledged: int = 0
+    checked: int = 0
+    retired: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, other: Result) -> None:
+        for name in ("kills", "stops", "acknowledged", "checked", "retired"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.failures += other.failures
+
+
+class Round:
+    """One queue, killed at until `kills` are done."""
+
+    def __init__(self, base: Path, seed: int, *, retain: bool = False) -> None:
+        self.base = base
+        self.seed = seed
+        self.retain = retain
+        self.rng = random.Random(seed)
+        self.result = Result()
+        self.writers: dict[int, subprocess.Popen[bytes]] = {}
+        self.readers: dict[str, subprocess.Popen[bytes]] = {}
+        self._ids = iter(range(1, 1 << 30))
+
+    def run(self, kills: int, *, until_s: float | None = None, each: Callable[[Result], None] = lambda _: None) -> None:
+        self.base.mkdir(parents=True, exist_ok=True)
+        try:
+            while self.result.kills < kills and (until_s is None or time.monotonic() < until_s):
+                goal = min(kills, self.result.kills + KILLS_A_STOP)
+                while self.result.kills < goal:
+                    self._fill_up()
+                    self._kill_some()
+                self._stop_all()
+                self._check()
+                each(self.result)
+        finally:
+            for process in [*self.writers.values(), *self.readers.values()]:
+                process.kill()
+                process.wait()
+
+    def _spawn(self, name: str, *arguments: object) -> subprocess.Popen[bytes]:
+        with (self.base / f"{name}.err").open("ab") as err:
+            command = [sys.executable, "-m", "tests.torture", "--role", *map(str, arguments)]
+            command += ["--base", str(self.base), "--seed", str(self.seed), *(["--retain"] if self.retain else [])]
+            return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+
+    def _fill_up(self) -> None:
+        """Every process that is missing is started; those that ended by themselves are a failure."""
+        for name, process in [*self.writers.items(), *self.readers.items()]:
+            if process.poll() is not None:
+                raise Broken(f"{name} ended by itself with {process.returncode}:\n{self._last_words(name)}")
+        while len(self.writers) < WRITERS:
+            me = next(self._ids)
+            self.writers[me] = self._spawn(str(me), "writer", "--me", me)
+        for name in {"keeper", "roamer"} - self.readers.keys():
+            self.readers[name] = self._spawn(name, name)
+
+    def _last_words(self, name: object) -> str:
+        return (self.base / f"{name}.err").read_text(errors="replace")[-4000:]
+
+    def _kill_some(self) -> None:
+        """One process (now and then two) at a random moment: mostly a writer at work, sometimes one that is opening."""
+        for _ in range(self.rng.choices([1, 2], [9, 1])[0]):
+            if self.rng.random() < 0.2:
+                name = self.rng.choice(list(self.readers))
+                self._await_work(name, self.readers[name])
+                self._kill(self.readers.pop(name))
+            elif self.rng.random() < 0.85:
+                me = self.rng.choice(list(self.writers))
+                self._await_work(me, self.writers[me])
+                self._kill(self.writers.pop(me))
+            else:
+                me, process = list(self.writers.items())[-1]
+                time.sleep(self.rng.uniform(0, 0.2))
+                self._kill(self.writers.pop(me))
+
+    def _await_work(self, name: object, process: subprocess.Popen[bytes]) -> None:
+        """Until it has acknowledged more than now, then a random moment longer."""
+        path = self.base / f"{name}.ack"
+
+        def size() -> int:
+            return path.stat().st_size if path.exists() else 0
+
+        before, deadline = size(), time.monotonic() + STALL_S
+        while size() == before:
+            if process.poll() is not None:
+                raise Broken(f"{name} ended by itself with {process.returncode}:\n{self._last_words(name)}")
+            if time.monotonic() > deadline:
+                process.send_signal(signal.SIGABRT)  # faulthandler says where it stands
+                process.wait()
+                raise Broken(f"{name} did nothing for {STALL_S:.0f} s:\n{self._last_words(name)}")
+            time.sleep(0.001)
+        time.sleep(self.rng.expovariate(100))
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+        self.result.kills += 1
+
+    def _stop_all(self) -> None:
+        everyone = [*self.writers.values(), *self.readers.values()]
+        self.writers, self.readers = {}, {}
+        for process in everyone:
+            if process.poll() is None:
+                process.kill()
+        for process in everyone:
+            process.wait()
+        self.result.kills += len(everyone)
+        self.result.stops += 1
+
+    # ---- judging ----
+
+    def _check(self) -> None:
+        with contextlib.closing(Queue(self.base / "log", file_size=FILE_SIZE, verify_on_startup=True)) as q:
+            if q.recovery.damage:
+                raise Broken(f"damage after a kill: {q.recovery.damage}")
+            if q.recovery.cursors_set_back:
+                raise Broken(f"cursors were set back: {q.recovery.cursors_set_back}")
+            if self.retain:
+                state = self.base / "keeper.json"
+                kept = json.loads(state.read_text()) if state.exists() else [fresh()]
+                tailer = q.tailer("keeper")
+                judge = stand(kept, tailer.position)
+                self.result.retired = q.first_sequence
+            else:
+                if q.first_sequence:
+                    raise Broken(f"the log begins with {q.first_sequence}")
+                tailer, judge = q.tailer(), Judge(0, {})
+            sequences: dict[int, dict[int, int]] = {}
+            before = judge.sequence
+            for message in tailer:
+                writer, counter = judge.take(message)
+                sequences.setdefault(writer, {})[counter] = message.sequence
+            judge.at_end()
+            if judge.sequence != q.next_sequence:
+                raise Broken(f"{judge.sequence} records were read, {q.next_sequence} are said to be there")
+            tailer.close()
+        self.result.checked += judge.sequence - before
+        self._compare(judge.seen, sequences)
+
+    def _compare(self, seen: dict[int, int], sequences: dict[int, dict[int, int]]) -> None:
+        """What was found against what the writers noted: all they had acknowledged, and at most one append more."""
+        self.result.acknowledged = 0
+        known = set()
+        for path in self.base.glob("*.intent"):
+            me = int(path.stem)
+            known.add(me)
+            intents = _whole(_INTENT, path)
+            acks = _whole(_ACK, path.with_suffix(".ack"))
+            acknowledged = sum(count for _, count, _ in acks)
+            self.result.acknowledged += acknowledged
+            allowed = {acknowledged, acknowledged + (intents[-1][1] if len(intents) > len(acks) else 0)}
+            if seen.get(me, 0) not in allowed:
+                raise Broken(f"writer {me} has {seen.get(me, 0)} records in the log, it may have {sorted(allowed)}")
+            found = sequences.get(me, {})
+            for counter, _, first in acks:
+                if found.get(counter, first) != first:
+                    raise Broken(f"record {counter} of writer {me} was said to be {first} and is {found[counter]}")
+        if seen.keys() - known:
+            raise Broken(f"nobody wrote as {sorted(seen.keys() - known)}")
+
+
+def _whole(shape: struct.Struct, path: Path) -> list[tuple[int, ...]]:
+    """The entries of a note file; a torn last one was not written."""
+    data = path.read_bytes() if path.exists() else b""
+    return list(shape.iter_unpack(data[: len(data) // shape.size * shape.size]))
+
+
+def campaign(
+    top: Path,
+    kills: int,
+    seed: int,
+    *,
+    minutes: float | None = None,
+    each: Callable[[Result], None] = lambda _: None,
+) -> Result:
+    """Rounds until so many kills are done (or the time is over), a fifth of them with retention on. The broken round's
+    directory is left, the others are removed."""
+    total = Result()
+    until_s = None if minutes is None else time.monotonic() + 60 * minutes
+    for number, (goal, retain) in enumerate(_rounds(kills)):
+        if until_s is not None and time.monotonic() > until_s:
+            break
+        base = top / f"round{number}"
+        one = Round(base, seed * 1_000_003 + number, retain=retain)
+        try:
+            one.run(goal, until_s=until_s, each=lambda now: each(_sum(total, now)))
+        except Exception as error:
+            one.result.failures.append(f"{base}: {type(error).__name__}: {error}")
+            total.add(one.result)
+            return total
+        total.add(one.result)
+        shutil.rmtree(base)
+    return total
+
+
+def _rounds(kills: int) -> Iterator[tuple[int, bool]]:
+    """(kills, with retention?): four rounds without and one, shorter, with; and again."""
+    plain = min(KILLS_A_ROUND, max(1, kills * 4 // 5))
+    number = 0
+    while kills > 0:
+        retain = number % 5 == 4 or kills <= plain // 4
+        goal = min(kills, plain // 2 if retain else plain)
+        yield goal, retain
+        kills -= goal
+        number += 1
+
+
+def _sum(a: Result, b: Result) -> Result:
+    out = Result()
+    out.add(a)
+    out.add(b)
+    return out
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=float, help="stop after this long, however many kills are done")
+    parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
+    parser.add_argument("--role", choices=["writer", "keeper", "roamer"], help=argparse.SUPPRESS)
+    parser.add_argument("--me", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--retain", action="store_true", help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    if a.role:
+        faulthandler.enable()
+        if a.role == "writer":
+            write(a.base, a.me, a.seed, a.retain)
+        elif a.role == "keeper":
+            keep(a.base, a.seed)
+        else:
+            roam(a.base, a.seed, a.retain)
+    top = a.base or Path(tempfile.mkdtemp(prefix="torture"))
+    began = time.monotonic()
+
+    def tell(now: Result) -> None:
+        print(
+            f"{time.monotonic() - began:7.1f} s  {now.kills:6} kills  {now.acknowledged:10} acknowledged  "
+            f"{now.checked:10} checked",
+            flush=True,
+        )
+
+    kind = kernel.NAME + (", portable" if files.PORTABLE else "")
+    print(f"seed {a.seed}, {a.kills} kills, {kind} kernel, in {top}", flush=True)
+    result = campaign(top, a.kills, a.seed, minutes=a.minutes, each=tell)
+    print(f"\n{'kernel':24}{kind}")
+    for name in ("kills", "stops", "acknowledged", "checked", "retired"):
+        print(f"{name:24}{getattr(result, name)}")
+    print(f"{'failures':24}{len(result.failures)}")
+    for failure in result.failures:
+        print(f"\n{failure}")
+    if result.failures:
+        forced = "".join(f"{k}={os.environ[k]} " for k in ("PENSTOCK_KERNEL", "PENSTOCK_PORTABLE") if k in os.environ)
+        print(f"\nagain with: {forced}{sys.executable} -m tests.torture --kills {a.kills} --seed {a.seed}")
+        return 1
+    shutil.rmtree(top)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
