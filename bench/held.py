@@ -64,7 +64,7 @@ def _figures(results: Results, size: int) -> Iterator[Figure]:
         return results.value(scenario, size, peer, key)
 
     at = f"at {size} B"
-    append = _ratio(value("append", "penstock", "ns"), value("append", "noop", "ns"))
+    append = _ratio(value("append", "noop"), value("append", "penstock"))
     sustained = _ratio(value("append", "noop", "sustained"), value("append", "penstock", "sustained"))
     yield _and_sustained(_at_most(f"append against an empty call, {at}", append, 2.3, "x"), sustained)
 

@@ -49,6 +49,9 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object: medians first, then every round for those who distrust medians."""
         keys = self.samples[0].keys() if self.samples and not self.error else ()
+        medians = {key: self.value(key) for key in keys}
+        if rate := medians.get("rate"):
+            medians["ns_per_message"] = 1e9 / rate
         return {
             "scenario": self.scenario,
             "size": self.size,
@@ -57,7 +60,7 @@ class Row:
             "group": self.group,
             "note": self.note,
             "error": self.error or None,
-            "median": {key: self.value(key) for key in keys},
+            "median": medians,
             "rounds": self.samples,
         }
 

@@ -36,7 +36,6 @@ def _job(request: Request, *, durable: bool = False) -> Job:
 def _rate(count: int, seconds: float) -> Values:
     return {
         "rate": count / seconds,
-        "ns": seconds / count * 1e9,
         "messages": float(count),
         "seconds": seconds,
     }
@@ -61,7 +60,7 @@ def _bursts_and_sustained(peer: Peer, work: Callable[[int], None], request: Requ
     bursts = lap.done * unit / lap.seconds
     sustained = rest.done * unit / spent
     best = max(bursts, sustained)
-    return {"rate": best, "ns": 1e9 / best, "bursts": bursts, "sustained": sustained}
+    return {"rate": best, "bursts": bursts, "sustained": sustained}
 
 
 def append(kind: type[Peer], request: Request) -> Values:
@@ -257,7 +256,7 @@ def two_writers(kind: type[Peer], request: Request) -> Values:
         spent = max(one["end"] for one in done) - min(one["start"] for one in done)
         rates.append(sum(one["messages"] for one in done) / spent)
     alone, together = rates
-    return {"rate": together, "one_rate": alone, "ratio": together / alone, "ns": 1e9 / together}
+    return {"rate": together, "one_rate": alone, "ratio": together / alone}
 
 
 # --- opening ------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock import Flush, Message, Queue, RecordGone, Retention, Roll, kernel
 from penstock.storage import files
@@ -99,14 +100,17 @@ def _note(path: Path) -> Callable[[bytes], int]:
     return lambda data: os.write(fd, data)
 
 
+def queue(base: Path, **options: Any) -> Queue:
+    """The round's queue. Whoever comes first makes it, so all give the settings that are fixed."""
+    return Queue(base / "log", file_size=FILE_SIZE, index_interval=16, **options)
+
+
 def write(base: Path, me: int, seed: int, retain: bool) -> None:
     """Append for ever."""
     rng = random.Random(f"{seed} writer {me}")
     intend, acknowledge = _note(base / f"{me}.intent"), _note(base / f"{me}.ack")
-    q = Queue(
-        base / "log",
-        file_size=FILE_SIZE,
-        index_interval=16,
+    q = queue(
+        base,
         roll=rng.choice([Roll(), Roll.size(64 << 10), Roll.count(500), Roll.every(0.05)]),
         flush=rng.choices([Flush.none(), Flush.batch(bytes=1 << 16, interval_s=0.01), Flush.each()], [6, 3, 1])[0],
         retention=Retention(max_bytes=KEPT_BYTES) if retain else None,
@@ -140,7 +144,7 @@ def keep(base: Path, seed: int) -> None:
     rng = random.Random(f"{seed} keeper {os.getpid()}")
     state = base / "keeper.json"
     kept = json.loads(state.read_text()) if state.exists() else [fresh()]
-    with contextlib.closing(Queue(base / "log", file_size=FILE_SIZE)) as q:
+    with contextlib.closing(queue(base)) as q:
         tailer = q.tailer("keeper")
         judge = stand(kept, tailer.position)
         alive = _note(base / "keeper.ack")
@@ -177,7 +181,7 @@ def roam(base: Path, seed: int, retain: bool) -> None:
     rng = random.Random(f"{seed} roamer {os.getpid()}")
     alive = _note(base / "roamer.ack")
     while True:
-        with contextlib.closing(Queue(base / "log", read_only=rng.random() < 0.3)) as q:
+        with contextlib.closing(queue(base, read_only=rng.random() < 0.3 and any(base.glob("*.ack")))) as q:
             for _ in range(rng.randrange(1, 20)):
                 try:
                     (_backward if rng.random() < 0.2 else _forward)(q, rng)
@@ -258,6 +262,9 @@ class Round:
 
     def run(self, kills: int, *, until_s: float | None = None, each: Callable[[Result], None] = lambda _: None) -> None:
         self.base.mkdir(parents=True, exist_ok=True)
+        if self.retain:  # retention keeps what a tailer has not passed from the moment it is there
+            with contextlib.closing(queue(self.base)) as q:
+                q.tailer("keeper").close()
         try:
             while self.result.kills < kills and (until_s is None or time.monotonic() < until_s):
                 goal = min(kills, self.result.kills + KILLS_A_STOP)
@@ -304,7 +311,7 @@ class Round:
                 self._await_work(me, self.writers[me])
                 self._kill(self.writers.pop(me))
             else:
-                me, process = list(self.writers.items())[-1]
+                me = list(self.writers)[-1]
                 time.sleep(self.rng.uniform(0, 0.2))
                 self._kill(self.writers.pop(me))
 
@@ -345,7 +352,7 @@ class Round:
     # ---- judging ----
 
     def _check(self) -> None:
-        with contextlib.closing(Queue(self.base / "log", file_size=FILE_SIZE, verify_on_startup=True)) as q:
+        with contextlib.closing(queue(self.base, verify_on_startup=True)) as q:
             if q.recovery.damage:
                 raise Broken(f"damage after a kill: {q.recovery.damage}")
             if q.recovery.cursors_set_back:
@@ -429,15 +436,14 @@ def campaign(
 
 
 def _rounds(kills: int) -> Iterator[tuple[int, bool]]:
-    """(kills, with retention?): four rounds without and one, shorter, with; and again."""
-    plain = min(KILLS_A_ROUND, max(1, kills * 4 // 5))
-    number = 0
+    """(kills, with retention?): a round without, a shorter one with, and again."""
+    plain = max(1, min(KILLS_A_ROUND, kills * 3 // 4))
+    retain = False
     while kills > 0:
-        retain = number % 5 == 4 or kills <= plain // 4
-        goal = min(kills, plain // 2 if retain else plain)
+        goal = min(kills, max(1, plain // 3) if retain else plain)
         yield goal, retain
         kills -= goal
-        number += 1
+        retain = not retain
 
 
 def _sum(a: Result, b: Result) -> Result:

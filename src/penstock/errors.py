@@ -4,7 +4,7 @@ PenstockError
 ├── InvalidPayload (ValueError)       empty, or longer than the log can hold
 │   └── PayloadTypeError (TypeError)  not bytes-like
 ├── LogClosed                         the object was closed, or its process forked away
-├── ReadOnly                          opened with read_only=True
+├── ReadOnly                          opened with read_only=True, or its directory cannot be written
 ├── LogNotFound                       no log at that path
 ├── NotALog                           the path, or a file in it, is something else
 ├── UnknownVersion                    written by a newer Penstock
@@ -38,7 +38,7 @@ class LogClosed(PenstockError):
 
 
 class ReadOnly(PenstockError):
-    """The log was opened with read_only=True."""
+    """The log was opened with read_only=True, or its directory cannot be written."""
 
 
 class LogNotFound(PenstockError):

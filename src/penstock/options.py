@@ -68,6 +68,9 @@ class Roll:
         def least(name: str) -> Any:
             return min((v for r in rolls if (v := getattr(r, name)) is not None), default=None)
 
+        for roll in rolls:
+            if not isinstance(roll, Roll):
+                raise TypeError(f"Roll.any takes Roll.size, Roll.every and Roll.count, not {roll!r}")
         if not rolls:
             raise ValueError("Roll.any needs at least one of Roll.size, Roll.every, Roll.count")
         return Roll(least("size_bytes"), least("interval_s"), least("records"))

@@ -6,7 +6,11 @@ Policy over `storage.log`: which format, which options, how a tailer is used. Ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import operator
 import os
+import time
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
@@ -14,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from penstock.errors import LogNotFound, NotALog, PayloadTypeError
+from penstock.errors import LogNotFound, NotALog, PayloadTypeError, PenstockError, ReadOnly
 from penstock.formats import queue as fmt
 from penstock.kernel import Buffer, Message
 from penstock.options import (
@@ -30,9 +34,9 @@ from penstock.storage import files, metadata
 from penstock.storage.arrow import arrow_buffers, read_arrow
 from penstock.storage.damage import Loss
 from penstock.storage.janitor import Janitor
-from penstock.storage.log import Log
+from penstock.storage.log import Log, refuse_network
 from penstock.storage.reader import BackwardReader, LogReader, OnCorrupt
-from penstock.storage.recovery import Recovery
+from penstock.storage.recovery import Recovery, settings_of_files
 
 if TYPE_CHECKING:
     import pyarrow
@@ -65,6 +69,9 @@ class Queue:
     [b'hello']
     """
 
+    _janitor: Janitor | None = None  # of the class: __del__ looks at them also when __init__ was never entered
+    _log: Log | None = None
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -82,8 +89,6 @@ class Queue:
         `file_size` and `index_interval` are fixed when the queue is created. `roll`, `flush` and `retention` hold for this
         object. `verify_on_startup` checks every checksum of every file; `recovery` then says what it found.
         """
-        self._janitor: Janitor | None = None
-        self._log: Log | None = None
         self.path = Path(path)
         self._options = {
             "file_size": file_size,
@@ -94,19 +99,27 @@ class Queue:
             "read_only": read_only,
         }
         given = _checked(file_size, index_interval)
-        settings = self._settle(given, read_only)
+        for name, policy, kind in (("roll", roll, Roll), ("flush", flush, Flush), ("retention", retention, Retention)):
+            if policy is not None and not isinstance(policy, kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, not {policy!r}")
         flush = flush or Flush.none()
         janitor = Janitor(flush, retention or Retention())
-        log = Log(
-            self.path,
-            fmt,
-            file_size=settings["file_size"],
-            interval=settings["index_interval"],
-            roll=roll or Roll(),
-            read_only=read_only,
-            verify=verify_on_startup,
-            on_work=janitor.wake,
-        )
+        try:
+            settings = self._settle(given, read_only)
+            log = Log(
+                self.path,
+                fmt,
+                file_size=settings["file_size"],
+                interval=settings["index_interval"],
+                roll=roll or Roll(),
+                read_only=read_only,
+                verify=verify_on_startup,
+                on_work=janitor.wake,
+            )
+        except OSError as error:
+            if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise ReadOnly(f"{self.path} cannot be written ({error}); open it with read_only=True") from error
         self._log = log
         self._flush_each = flush.kind == "each"
         if not read_only:
@@ -120,6 +133,9 @@ class Queue:
     def _settle(self, given: dict[str, Any], read_only: bool) -> dict[str, Any]:
         if self.path.exists() and not self.path.is_dir():
             raise NotALog(f"{self.path}: a file, not a directory; a queue is a directory of its own")
+        above = next(p for p in (*self.path.absolute().parents, Path("/")) if p.exists())
+        if not above.is_dir():
+            raise NotALog(f"{above}: a file, so {self.path} cannot be a directory; choose another path")
         default = {"file_size": FILE_SIZE_BYTES, "index_interval": INDEX_INTERVAL}
         if read_only:
             if not self.path.is_dir():
@@ -127,9 +143,13 @@ class Queue:
             found = metadata.load(self.path)
             if found is not None:
                 metadata.check(self.path, found, fmt.NAME, fmt.VERSION, given)
-            return {**default, **given, **(found or {})}
-        files.make_directories(self.path, self.path)
-        return metadata.settle(self.path, fmt.NAME, fmt.VERSION, given, default)
+            return _sane(self.path, {**default, **given, **(found or {})})
+        refuse_network(self.path)
+        if self.path.is_dir() and metadata.load(self.path) is None:
+            with contextlib.suppress(ValueError):
+                default |= _checked(*settings_of_files(self.path, fmt))
+        files.make_directories(self.path, Path(self.path.anchor or "."))
+        return _sane(self.path, metadata.settle(self.path, fmt.NAME, fmt.VERSION, given, default))
 
     # ---- appending ----
 
@@ -206,7 +226,6 @@ class Queue:
     def tailer(
         self,
         name: str | None = None,
-        *,
         at: At | None = None,
         direction: Literal["forward", "backward"] = "forward",
         on_corrupt: OnCorrupt = "raise",
@@ -217,7 +236,7 @@ class Queue:
         retention keeps what it has not passed. `at` is where a new one starts: "start" (the default; backwards, "end"),
         "end", a sequence, or a datetime. `on_corrupt="skip"` steps over damage and lists it in `losses`.
         """
-        return Tailer(self._open_log(), name, at, direction, on_corrupt)
+        return Tailer(self, self._open_log(), name, at, direction, on_corrupt)
 
     def cursors(self) -> dict[str, int]:
         """The committed positions of all named tailers."""
@@ -228,6 +247,8 @@ class Queue:
         log = self._open_log()
         log.appender()
         log.cursors.forget(name)
+        if self._janitor is not None:
+            self._janitor.look_at_retention()
 
     # ---- closing ----
 
@@ -281,17 +302,27 @@ def _open(path: str, options: dict[str, Any]) -> Queue:
     return Queue(path, **options)
 
 
+def _sane(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, if what metadata.json says can be."""
+    try:
+        _checked(settings["file_size"], settings["index_interval"])
+    except (KeyError, ValueError) as error:
+        raise NotALog(f"{path / metadata.FILE}: {error}; restore it from a copy") from error
+    return settings
+
+
 def _checked(file_size: int | None, index_interval: int | None) -> dict[str, Any]:
     """The fixed settings that were given, if they make sense."""
     given: dict[str, Any] = {}
     if file_size is not None:
-        if not MIN_FILE_SIZE_BYTES <= file_size <= MAX_FILE_SIZE_BYTES or file_size % 4096:
+        whole = isinstance(file_size, int)
+        if not whole or not MIN_FILE_SIZE_BYTES <= file_size <= MAX_FILE_SIZE_BYTES or file_size % 4096:
             raise ValueError(
                 f"file_size must be a multiple of 4096 from {MIN_FILE_SIZE_BYTES} to {MAX_FILE_SIZE_BYTES}, not {file_size}"
             )
         given["file_size"] = file_size
     if index_interval is not None:
-        if not 1 <= index_interval <= 1 << 30:
+        if not isinstance(index_interval, int) or not 1 <= index_interval <= 1 << 30:
             raise ValueError(f"index_interval must be 1 to {1 << 30}, not {index_interval}")
         given["index_interval"] = index_interval
     return given
@@ -300,12 +331,15 @@ def _checked(file_size: int | None, index_interval: int | None) -> dict[str, Any
 class Tailer:
     """Reads a queue in order. One per thread; it holds no lock, and only the file it stands in."""
 
-    def __init__(self, log: Log, name: str | None, at: At | None, direction: str, on_corrupt: OnCorrupt) -> None:
+    def __init__(
+        self, queue: Queue, log: Log, name: str | None, at: At | None, direction: str, on_corrupt: OnCorrupt
+    ) -> None:
         if direction not in ("forward", "backward"):
             raise ValueError(f'direction must be "forward" or "backward", not {direction!r}')
         if name is not None and direction == "backward":
             raise ValueError("a named tailer reads forward; leave the name out to read backward")
         self.name = name
+        self._queue = queue  # which would close itself if nobody held it
         self._log = log
         self._reader = LogReader(log, on_corrupt)
         self._backward: BackwardReader | None = None
@@ -341,13 +375,15 @@ class Tailer:
         return self._reader.losses
 
     def seek(self, sequence: int) -> None:
-        """Go to a record; `next_sequence` is allowed, and stands for the end."""
-        if self._backward is not None:
-            if not -1 <= sequence < self._log.next_sequence:
-                self._reader.seek(max(sequence, 0))
-            self._backward.seek(sequence)
-        else:
+        """Go to a record; `next_sequence` is allowed, and stands for the end (backwards: the newest record)."""
+        self._log.check_open()
+        sequence = operator.index(sequence)
+        if self._backward is None:
             self._reader.seek(sequence)
+            return
+        if not self._log.first_sequence - 1 <= sequence <= self._log.next_sequence:
+            self._reader.seek(sequence)  # says why not
+        self._backward.seek(min(sequence, self._log.next_sequence - 1))
 
     def seek_time(self, when: datetime) -> None:
         """Go to the first record appended at `when` or later (backwards: the last one before that)."""
@@ -380,8 +416,11 @@ class Tailer:
         if self._backward is not None:
             return self._backward.read()
         message = self._reader.records.read()
-        while message is None and timeout_s != 0:
-            if not self._reader.wait(timeout_s):
+        if message is not None or timeout_s == 0:
+            return message
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while message is None:  # it may be woken for nothing, so the time counts from the call
+            if not self._reader.wait(None if deadline is None else deadline - time.monotonic()):
                 raise TimeoutError(f"{self._log.path}: nothing was appended for {timeout_s} s")
             message = self._reader.records.read()
         return message
@@ -408,10 +447,24 @@ class Tailer:
                 yield message
 
     def read_batch(self, n: int) -> list[Message]:
-        """Up to `n` records; fewer only at the end."""
+        """Up to `n` records; fewer only at the end, or before a damaged one, at which the next call raises."""
         if self._backward is not None:
-            return [m for _, m in zip(range(n), self, strict=False)]
-        return self._reader.records.read_batch(n)
+            out: list[Message] = []
+            try:
+                out.extend(m for _, m in zip(range(n), self, strict=False))
+            except PenstockError:
+                if not out:
+                    raise
+            return out
+        start = self._reader.position
+        try:
+            return self._reader.records.read_batch(n)
+        except PenstockError:
+            done = self._reader.position - start
+            if done <= 0:
+                raise
+            self._reader.seek(start)
+            return self._reader.records.read_batch(done)
 
     def read_view(self) -> memoryview | None:
         """The next payload as a view into the mapped file, without a copy, valid while held; None at the end."""
@@ -422,7 +475,7 @@ class Tailer:
     def read_arrow(self, n: int) -> pyarrow.RecordBatch:
         """Up to `n` records as columns sequence, timestamp and payload; no rows at the end.
 
-        Fewer than `n` when the payloads come to more than 1 GiB.
+        Fewer than `n` when the payloads come to more than 32 MiB, so go on until there are no rows.
         """
         self._forward_only("read_arrow")
         return read_arrow(self._reader.records, n)

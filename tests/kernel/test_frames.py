@@ -25,8 +25,8 @@ class Vector(NamedTuple):
 
 
 def parse(line: str) -> Vector:
-    """`name | field=value, … | payload, (kind, payload), … | hex`"""
-    name, fields, payloads, frames = (part.strip() for part in line.split("|"))
+    """`| name | field=value, … | payload, (kind, payload), … | hex |`"""
+    name, fields, payloads, frames = (part.strip(" `") for part in line.strip("|").split("|"))
     spec = dict(field.strip().split("=") for field in fields.split(","))
     return Vector(
         name,
@@ -36,8 +36,10 @@ def parse(line: str) -> Vector:
     )
 
 
-LINES = Path(__file__).with_name("vectors.txt").read_text().splitlines()
-VECTORS = [parse(line) for line in LINES if line and not line.startswith("#")]
+FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+TABLE = FORMATS.read_text().partition("### Vectors")[2].partition("\n## ")[0]
+ROWS = [line for line in TABLE.splitlines() if line.startswith("|")]
+VECTORS = [parse(row) for row in ROWS[2:]]
 each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 
 

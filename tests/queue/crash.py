@@ -7,10 +7,15 @@ exact), of an earlier boot (only its marks count), and in between a test changes
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 import struct
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +43,9 @@ class Image(dict[str, bytes]):
 
     @classmethod
     def take(cls, top: Path) -> Image:
-        return cls({name: (top / name).read_bytes() for name in files.walk(top)})
+        """All but what the background is just preparing."""
+        kept = [name for name in files.walk(top) if not name.endswith((".next", ".tmp"))]
+        return cls({name: (top / name).read_bytes() for name in kept})
 
     def names(self, suffix: str) -> list[str]:
         """The files of a kind, in the order of the log."""
@@ -164,3 +171,147 @@ def never_seal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished segments stay unsealed, and so unsynced: as they are when the background has not come round to them."""
     monkeypatch.setattr(Log, "seal_finished", lambda self: 0)
     monkeypatch.setattr(Log, "prepare_next", lambda self: None)
+
+
+def half_append(q: Queue, size: int = 60, records: int = 1) -> Image:
+    """What a writer leaves that is killed in the middle of an append, lock in hand: announced, begun, not committed."""
+    assert q._log is not None
+    control_page = q._log.control
+    assert control_page is not None
+    now = control_page.active()
+    control_page.page.lock()
+    try:
+        control_page.announce(now.end + OVERHEAD + size, now.next + records)
+        with (q.path / fmt.name(now.segment)).open("r+b") as f:
+            f.seek(now.end)
+            f.write(struct.pack("<I", size) + bytes(range(1, size // 2)))
+        times = (q.path / fmt.name(now.segment)).with_suffix(".time")
+        with times.open("r+b") as f:
+            f.seek(64 + 8 * (now.next - now.base))
+            f.write(struct.pack("<q", 12345) * records)
+        return Image.take(q.path)
+    finally:
+        control_page.page.unlock()
+
+
+class Child:
+    """Another process with the log open. It does what it is told, a line at a time, and can be killed."""
+
+    _CODE = """
+import sys
+from penstock import *
+q = Queue(sys.argv[1], **eval(sys.argv[2]))
+print("open", flush=True)
+for line in sys.stdin:
+    try:
+        print(repr(eval(line)), flush=True)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+"""
+
+    def __init__(self, path: Path, options: str = "{}") -> None:
+        command = [sys.executable, "-c", self._CODE, str(path), options]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._answer() == "open"
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+    def ask(self, expression: str) -> str:
+        """What an expression over `q` gives in the child, or the name of the error."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(expression + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self.wait()
+
+    def wait(self) -> None:
+        """Let it end, by itself when its input does."""
+        self._process.communicate(timeout=60)
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.wait()
+
+
+class Disk:
+    """Stands in for `files.sync` and `files.sync_directory`: counts, can be held up, and can fail."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, top: Path) -> None:
+        self._top = top
+        self._real = files.sync
+        self.synced: list[str] = []  # names of the files, within the log, whose sync has returned
+        self.begun: list[str] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.fail: Callable[[str], bool] = lambda name: False
+        self.watch: Callable[[str], None] = lambda name: None
+        patch.setattr(files, "sync", self._sync)
+        patch.setattr(files, "sync_directory", self._sync_directory)
+
+    def name(self, fd: int) -> str:
+        st = os.fstat(fd)
+        for name in files.walk(self._top):
+            try:
+                found = (self._top / name).stat()
+            except FileNotFoundError:
+                continue
+            if (found.st_dev, found.st_ino) == (st.st_dev, st.st_ino):
+                return name
+        return "?"
+
+    def _sync(self, fd: int) -> None:
+        name = self.name(fd)
+        self._begin(name)
+        self._real(fd)
+        self.synced.append(name)
+
+    def _sync_directory(self, path: Path) -> None:
+        name = path.relative_to(self._top).as_posix() + "/" if path.is_relative_to(self._top) else "?"
+        self._begin(name)
+        self.synced.append(name)
+
+    def _begin(self, name: str) -> None:
+        self.begun.append(name)
+        self.watch(name)
+        assert self.go.wait(60)
+        if self.fail(name):
+            raise OSError(errno.EIO, "the disk says no")
+
+    def data_syncs(self) -> int:
+        return sum(name.endswith(".data") for name in self.synced)
+
+
+class Cut(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def cut_off(after: int) -> Iterator[Callable[[], int]]:
+    """The process dies at its n-th call that changes a file: that call and those after it do nothing. Gives a counter."""
+    changing = ["create", "write", "truncate", "allocate", "punch", "sync", "sync_directory", "rename", "remove"]
+    calls = 0
+
+    def wrap(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **options: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == after:
+                raise Cut
+            if calls > after and real.__name__ != "create":
+                return None
+            return real(*args, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in changing:
+            patch.setattr(files, name, wrap(getattr(files, name)))
+        yield lambda: calls

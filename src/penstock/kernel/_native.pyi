@@ -51,6 +51,7 @@ class ControlPage:
 
 class Writer:
     notify_at: int
+    durable: bool
     def __init__(
         self,
         page: ControlPage,

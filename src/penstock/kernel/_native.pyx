@@ -9,6 +9,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyOb
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 cimport cython
@@ -32,6 +33,7 @@ cdef extern from "ahead.h" nogil:
         ps_slot *slot
         uint64_t turn, base, size, interval, wake_at
         ps_file data, times, index
+        int durable
     void ps_ahead_kick(ps_ahead *a)
     void ps_ahead_pause(ps_ahead *a)
     void ps_ahead_resume(ps_ahead *a)
@@ -62,7 +64,8 @@ cdef extern from "writer.h" nogil:
         uint64_t turn, base, start, limit, size, interval, due, last, roll_next, notify_at
         int64_t roll_us
         ps_spec spec
-        int is_queue, by_mutex
+        int is_queue, by_mutex, fd, durable
+        uint8_t *buffer
         ps_clock clock
     ctypedef struct ps_batch:
         uint64_t first, at
@@ -93,13 +96,19 @@ cdef extern from "writer.h" nogil:
     int ps_someone_waits(ps_control *c)
     void ps_touch(uint8_t *p, size_t n)
     void ps_release(uint8_t *p, size_t n)
-    int ps_append(ps_writer *w, const uint8_t *payload, uint32_t n, uint64_t *seq, uint64_t *end)
+    int64_t ps_now_us(ps_clock *k)
+    int ps_append(ps_writer *w, const uint8_t *payload, uint32_t n, int64_t now, uint64_t *seq, uint64_t *end)
     int ps_append_fast(ps_writer *w, const uint64_t *wake_at, const uint8_t *payload, uint64_t n, uint64_t *seq,
                        uint64_t *end)
     int ps_is_queue(ps_spec s)
     int ps_batch_begin(ps_writer *w, uint64_t bytes, uint64_t count, ps_batch *b)
-    void ps_batch_put(ps_writer *w, ps_batch *b, const uint8_t *payload, uint32_t n)
-    void ps_batch_commit(ps_writer *w, ps_batch *b)
+    ctypedef struct ps_item:
+        const uint8_t *data
+        uint32_t size
+    void ps_batch_put_items(ps_writer *w, ps_batch *b, const ps_item *items, uint64_t count)
+    void ps_batch_put_arrow(ps_writer *w, ps_batch *b, const void *offsets, int wide, const uint8_t *values,
+                            uint64_t start, uint64_t count)
+    int ps_batch_commit(ps_writer *w, ps_batch *b)
     uint64_t PS_LOAD(uint64_t *p)
     void PS_STORE(uint64_t *p, uint64_t v)
 
@@ -464,16 +473,11 @@ cdef object _flat(object payload):
         raise PayloadTypeError(f"a payload must be bytes-like, not {type(payload).__name__} ({error})") from None
 
 
-cdef struct _Item:
-    const uint8_t *data
-    uint32_t size
-
-
 @cython.final
 cdef class _Items:
     """Pointers into a batch of bytes-like objects, checked before the lock is taken. Keeps the objects alive."""
 
-    cdef _Item *at
+    cdef ps_item *at
     cdef Py_ssize_t count
     cdef uint64_t bytes
     cdef tuple keep       # our own: a list may change while we wait for the lock
@@ -487,8 +491,8 @@ cdef class _Items:
         cdef const unsigned char[::1] view
         self.keep = payloads if type(payloads) is tuple else tuple(payloads)
         self.count = len(self.keep)
-        self.room = PyBytes_FromStringAndSize(NULL, self.count * sizeof(_Item))
-        self.at = <_Item *> PyBytes_AS_STRING(self.room)
+        self.room = PyBytes_FromStringAndSize(NULL, self.count * sizeof(ps_item))
+        self.at = <ps_item *> PyBytes_AS_STRING(self.room)
         self.views = []
         self.bytes = self.count * ps_overhead(s)
         for i in range(self.count):
@@ -541,6 +545,7 @@ cdef class Writer:
     def __dealloc__(self):
         ps_ahead_stop(&self.a)
         self.let_go()
+        free(self.w.buffer)
 
     cdef void let_go(self):
         if self.attached:
@@ -553,6 +558,7 @@ cdef class Writer:
         """Stand on no segment: the next append asks `on_slow` for one. Call with the lock held, or alone."""
         self.w.turn = UINT64_MAX
         self.w.slot = &self.w.ctl.slots[0]
+        self.w.fd = -1
         with nogil:
             ps_ahead_pause(&self.a)
         self.a.wake_at = UINT64_MAX
@@ -574,6 +580,7 @@ cdef class Writer:
         self.a.ctl = self.w.ctl
         self.a.slot = self.w.slot
         self.a.turn, self.a.base, self.a.size, self.a.interval = self.w.turn, self.w.base, self.w.size, self.w.interval
+        self.w.fd = data_fd
         self.a.data.fd, self.a.times.fd, self.a.index.fd = data_fd, times_fd, index_fd
         self.a.data.map, self.a.data.len = <uint8_t *> self.data.buf, self.data.len
         self.a.times.map, self.a.times.len = <uint8_t *> self.times.buf, self.times.len
@@ -616,6 +623,15 @@ cdef class Writer:
         self.w.roll_next = roll_next
         self.w.roll_us = roll_us
         self.w.turn = turn
+
+    @property
+    def durable(self):
+        """Whether syncs are frequent: then batches are written through the file, which is quicker to sync than a map."""
+        return self.w.durable
+
+    @durable.setter
+    def durable(self, bint value):
+        self.w.durable = self.a.durable = value
 
     @property
     def notify_at(self):
@@ -669,7 +685,8 @@ cdef class Writer:
         _check_length(self.w.spec, n)
         while True:
             self.enter()
-            rc = ps_append(&self.w, <const uint8_t *> PyBytes_AS_STRING(payload), <uint32_t> n, &seq, &end)
+            rc = ps_append(&self.w, <const uint8_t *> PyBytes_AS_STRING(payload), <uint32_t> n,
+                           ps_now_us(&self.w.clock), &seq, &end)
             self.leave()
             if rc == PS_OK:
                 self.after(end)
@@ -680,8 +697,7 @@ cdef class Writer:
         """Append many records as one; the first one's sequence."""
         cdef _Items items = _Items.__new__(_Items)
         cdef ps_batch b
-        cdef Py_ssize_t i
-        cdef int rc
+        cdef int rc, failed = 0
         items.collect(self.w.spec, payloads)
         if items.count == 0:
             raise InvalidPayload("an empty batch has no sequence")
@@ -689,15 +705,16 @@ cdef class Writer:
             self.enter()
             rc = ps_batch_begin(&self.w, items.bytes, items.count, &b)
             if rc == PS_OK:
-                if items.bytes > 1 << 20:
+                if items.bytes > 1 << 20 or self.w.durable:
                     with nogil:
-                        for i in range(items.count):
-                            ps_batch_put(&self.w, &b, items.at[i].data, items.at[i].size)
+                        ps_batch_put_items(&self.w, &b, items.at, items.count)
+                        failed = ps_batch_commit(&self.w, &b)
                 else:
-                    for i in range(items.count):
-                        ps_batch_put(&self.w, &b, items.at[i].data, items.at[i].size)
-                ps_batch_commit(&self.w, &b)
+                    ps_batch_put_items(&self.w, &b, items.at, items.count)
+                    failed = ps_batch_commit(&self.w, &b)
             self.leave()
+            if failed:
+                raise OSError(failed, "the batch could not be written; nothing was appended")
             if rc == PS_OK:
                 break
             self.on_slow(rc, items.bytes, items.count)
@@ -708,11 +725,10 @@ cdef class Writer:
         """Append `count` values of an Arrow binary array, from its `start`-th, without making objects of them."""
         cdef Py_buffer o, v
         cdef ps_batch b
-        cdef int rc = 0
+        cdef int rc = 0, failed = 0
         cdef uint64_t total = 0, i, lo = 0, hi
         cdef int64_t *o64
         cdef int32_t *o32
-        cdef bint ok = True
         if count == 0:
             raise InvalidPayload("an empty batch has no sequence")
         PyObject_GetBuffer(offsets, &o, PyBUF_SIMPLE)
@@ -740,12 +756,11 @@ cdef class Writer:
                 rc = ps_batch_begin(&self.w, total, count, &b)
                 if rc == PS_OK:
                     with nogil:
-                        for i in range(start, start + count):
-                            lo = <uint64_t> o64[i] if wide else <uint64_t> o32[i]
-                            hi = <uint64_t> o64[i + 1] if wide else <uint64_t> o32[i + 1]
-                            ps_batch_put(&self.w, &b, <const uint8_t *> v.buf + lo, <uint32_t> (hi - lo))
-                    ps_batch_commit(&self.w, &b)
+                        ps_batch_put_arrow(&self.w, &b, o.buf, wide, <const uint8_t *> v.buf, start, count)
+                        failed = ps_batch_commit(&self.w, &b)
                 self.leave()
+                if failed:
+                    raise OSError(failed, "the batch could not be written; nothing was appended")
                 if rc == PS_OK:
                     break
                 self.on_slow(rc, total, count)

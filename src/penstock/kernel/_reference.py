@@ -377,6 +377,7 @@ class Writer:
     ) -> None:
         page.must_write()
         self.notify_at = 0
+        self.durable = False  # the native kernel then writes batches through the file; here all ways are slow
         self._page = page
         self._codec = _codec(spec)
         self._on_slow = on_slow

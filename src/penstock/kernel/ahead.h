@@ -14,7 +14,7 @@
 #include "shared.h"
 
 #define PS_AHEAD_LEAST (256u << 10)
-#define PS_AHEAD_MOST (32u << 20)
+#define PS_AHEAD_MOST (128u << 20)
 #define PS_AHEAD_STEP (1u << 20)
 #define PS_KEEP_BEHIND (32u << 20)
 
@@ -37,6 +37,7 @@ typedef struct {
     uint64_t turn, base, size, interval;
     ps_file data, times, index;
     uint64_t touched, touched_times, released;
+    int durable;                /* syncs are frequent: sync the zeros too, before records come to lie there */
     uint64_t wake_at;           /* the writer kicks when `end` passes this */
 } ps_ahead;
 
@@ -56,12 +57,18 @@ static int ps_write_zeros(int fd, uint64_t at, uint64_t end) {
     return 0;
 }
 
-/* Publish, unless the log has rolled, or somebody keeps the lock for long: then the zeros are simply written again. */
+/* Publish, unless the log has rolled or this thread is to rest: then the zeros are simply written again. It sleeps for the
+ * lock rather than spin, and not for long at a time, since whoever tells it to rest may hold the lock. */
 static int ps_ahead_publish(ps_ahead *a, uint64_t allocated, uint64_t entries) {
-    int got = 0;
-    for (int i = 0; i < 1000 && !(got = ps_lock_try(a->ctl) == 0); i++)
-        if (PS_LOAD(&a->paused)) return 0;
-    if (!got) return 0;
+    int rc;
+    do {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 1000000;
+        if (until.tv_nsec >= 1000000000) { until.tv_sec++; until.tv_nsec -= 1000000000; }
+        rc = ps_owned(a->ctl, pthread_mutex_timedlock(&a->ctl->lock.mutex, &until));
+    } while (rc == ETIMEDOUT && !PS_LOAD(&a->paused));
+    if (rc) return 0;
     int same = a->ctl->turn == a->turn;
     if (same) {
         a->slot->allocated = ps_max(a->slot->allocated, allocated);
@@ -73,62 +80,68 @@ static int ps_ahead_publish(ps_ahead *a, uint64_t allocated, uint64_t entries) {
 
 static uint64_t ps_index_bytes(ps_ahead *a, uint64_t records) { return 256 + 16 * ((records + a->interval - 1) / a->interval); }
 
-/* One step of writing zeros; 0 when there is nothing to do or it cannot be done. */
-static int ps_ahead_grow(ps_ahead *a, uint64_t end, uint64_t next, uint64_t window) {
-    uint64_t have = PS_LOAD(&a->slot->allocated), entries = PS_LOAD(&a->slot->entries);
-    uint64_t records_ahead = ps_max(4096, window / 64);
-    int want_data = have < a->size && have < end + window, want_entries = entries < next + records_ahead;
-    if (!want_data && !want_entries) return 0;
-    if (flock(a->grow_fd, LOCK_EX | LOCK_NB) != 0) return 0;
+/* One step of writing zeros, up to byte `goal` and sequence `entries_goal`; 0 when that is done or cannot be. */
+static int ps_ahead_grow(ps_ahead *a, uint64_t goal, uint64_t entries_goal) {
+    if (PS_LOAD(&a->slot->allocated) >= goal && PS_LOAD(&a->slot->entries) >= entries_goal) return 0;
+    if (flock(a->grow_fd, LOCK_EX | LOCK_NB) != 0) {    /* an append that ran out of room, or another process, is at it */
+        struct timespec soon = {0, 100000};
+        nanosleep(&soon, NULL);
+        return errno == EWOULDBLOCK;
+    }
     int done = 0;
-    have = PS_LOAD(&a->slot->allocated);         /* only a holder of the grow lock moves these */
-    entries = PS_LOAD(&a->slot->entries);
-    if (a->ctl->turn == a->turn && entries >= a->base) {
-        uint64_t upto = have, more = entries;
-        int failed = 0;
-        if (want_data) {
-            upto = ps_min(a->size, have + PS_AHEAD_STEP);
-            failed = ps_write_zeros(a->data.fd, have, upto) != 0;
+    uint64_t have = PS_LOAD(&a->slot->allocated), entries = PS_LOAD(&a->slot->entries);  /* ours to move, now */
+    if (PS_LOAD(&a->ctl->turn) == a->turn && entries >= a->base) {
+        uint64_t step = PS_LOAD(&a->durable) ? 4 * PS_AHEAD_STEP : PS_AHEAD_STEP;
+        uint64_t upto = have < goal ? ps_min(goal, have + step) : have;
+        int failed = ps_write_zeros(a->data.fd, have, upto) != 0;
+        if (!failed && upto > have && PS_LOAD(&a->durable) && fdatasync(a->data.fd) != 0) {
+            PS_STORE(&a->ctl->poison, (uint64_t)errno);    /* the system tells each failure once: it may be a record's */
+            failed = 1;
         }
-        if (!failed && want_entries) {
-            uint64_t place = entries - a->base, last = place + records_ahead;
-            last = ps_min(last, (a->times.len - 64) / 8);
+        if (!failed && entries < entries_goal) {
+            uint64_t place = entries - a->base, last = entries_goal - a->base;
             uint64_t i0 = ps_index_bytes(a, place), i1 = ps_min(a->index.len, ps_index_bytes(a, last));
             failed = ps_write_zeros(a->times.fd, 64 + 8 * place, 64 + 8 * last) != 0 ||
                      ps_write_zeros(a->index.fd, i0, i1) != 0;
-            more = a->base + last;
+            entries = entries_goal;
         }
-        if (!failed && (upto > have || more > entries)) done = ps_ahead_publish(a, upto, more);
+        if (!failed) done = ps_ahead_publish(a, upto, entries);
     }
     flock(a->grow_fd, LOCK_UN);
     return done;
 }
 
-static int ps_ahead_step(ps_ahead *a) {
-    if (PS_LOAD(&a->ctl->turn) != a->turn || a->ctl->poison) return 0;
+/* Touch pages of one map up to `goal`, a step at a time; 0 when done. */
+static int ps_ahead_touch(ps_file *f, uint64_t *touched, uint64_t at, uint64_t goal) {
+    uint64_t from = ps_max(*touched, at & ~(uint64_t)4095);
+    uint64_t upto = ps_min(ps_min(goal, f->len), from + PS_AHEAD_STEP);
+    if (upto <= from) return 0;
+    ps_touch(f->map + from, upto - from);
+    *touched = upto;
+    return 1;
+}
+
+/* Everything up to a goal that is set at the start, so that the writer's cache line is looked at rarely. True when the
+ * writer has come near the goal meanwhile: then go on at once. */
+static int ps_ahead_round(ps_ahead *a) {
     uint64_t end = PS_LOAD(&a->slot->end), next = PS_LOAD(&a->slot->next);
+    if (PS_LOAD(&a->ctl->turn) != a->turn || a->ctl->poison || next < a->base) return 0;
     uint64_t window = ps_min(ps_max(end, PS_AHEAD_LEAST), PS_AHEAD_MOST);
-    int did = ps_ahead_grow(a, end, next, window);
-    uint64_t from = ps_max(a->touched, end & ~(uint64_t)4095);
-    uint64_t upto = ps_min(ps_min(PS_LOAD(&a->slot->allocated), end + window), from + 4 * PS_AHEAD_STEP);
-    if (upto > from) {
-        ps_touch(a->data.map + from, upto - from);
-        a->touched = upto;
-        did = 1;
-    }
-    uint64_t t0 = ps_max(a->touched_times, 64 + 8 * (next - a->base));
-    uint64_t t1 = ps_min(64 + 8 * (PS_LOAD(&a->slot->entries) - a->base), t0 + PS_AHEAD_STEP);
-    if (t1 <= a->times.len && t1 > t0) {
-        ps_touch(a->times.map + t0, t1 - t0);
-        a->touched_times = t1;
-        did = 1;
+    uint64_t goal = ps_min(a->size, end + window);
+    uint64_t entries_goal = ps_min(next + ps_max(4096, window / 64), a->base + (a->times.len - 64) / 8);
+    int more = 1;
+    while (more && !PS_LOAD(&a->paused) && PS_LOAD(&a->ctl->turn) == a->turn) {
+        more = ps_ahead_grow(a, goal, entries_goal);
+        uint64_t have = PS_LOAD(&a->slot->allocated), entries = PS_LOAD(&a->slot->entries), at = PS_LOAD(&a->slot->end);
+        if (!PS_LOAD(&a->durable)) more |= ps_ahead_touch(&a->data, &a->touched, at, ps_min(have, goal));
+        more |= ps_ahead_touch(&a->times, &a->touched_times, 64 + 8 * (next - a->base), 64 + 8 * (entries - a->base));
     }
     if (end > a->released + 2 * (uint64_t)PS_KEEP_BEHIND) {   /* what is long written need not count as our memory */
         ps_release(a->data.map + a->released, end - PS_KEEP_BEHIND - a->released);
         a->released = end - PS_KEEP_BEHIND;
     }
     PS_STORE(&a->wake_at, end + window / 4);
-    return did;
+    return !PS_LOAD(&a->paused) && goal < a->size && PS_LOAD(&a->slot->allocated) >= goal && PS_LOAD(&a->slot->end) + window / 2 > goal;
 }
 
 static void *ps_ahead_main(void *arg) {
@@ -142,7 +155,7 @@ static void *ps_ahead_main(void *arg) {
         a->work = 0;
         a->busy = 1;
         pthread_mutex_unlock(&a->m);
-        while (!PS_LOAD(&a->paused) && ps_ahead_step(a)) {}
+        while (ps_ahead_round(a)) {}
         pthread_mutex_lock(&a->m);
         a->busy = 0;
         pthread_cond_broadcast(&a->idle);

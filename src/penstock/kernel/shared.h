@@ -224,15 +224,18 @@ static inline int64_t ps_now_us(ps_clock *k) { (void)k; return ps_clock_us(); }
 #endif
 
 /* Make pages present and writable before the writer gets there: a fresh page costs microseconds, a touched one nothing.
- * The fallback adds zero to one byte of each page, which is safe while others write there. */
+ * Another process may have rolled and sealed the segment just now, which cuts its files: madvise then fails, where a store
+ * would kill us (SIGBUS). So on Linux there is no second try. Elsewhere zero is added to one byte of each page, which is
+ * safe while others write there. */
 static void ps_touch(uint8_t *p, size_t n) {
     const size_t page = 4096;
     uint8_t *from = (uint8_t *)((uintptr_t)p & ~(uintptr_t)(page - 1));
     size_t len = (size_t)(p + n - from);
 #if defined(__linux__)
-    if (madvise(from, len, MADV_POPULATE_WRITE) == 0) return;
-#endif
+    madvise(from, len, MADV_POPULATE_WRITE);
+#else
     for (size_t i = 0; i < len; i += page) __atomic_fetch_or(from + i, 0, __ATOMIC_RELAXED);
+#endif
 }
 
 /* Let go of pages already read or written: they stay in the page cache, but no longer count as ours. */

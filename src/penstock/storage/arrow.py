@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import InvalidPayload, PayloadTypeError
+from penstock.errors import InvalidPayload, PayloadTypeError, PenstockError
 from penstock.kernel import Buffer, Reader
 
 if TYPE_CHECKING:
     import pyarrow
 
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = 32 << 20  # with what is mapped, and the batch before, well within the 200 MiB that reading may take
 
 
 def arrow_buffers(payloads: Any) -> tuple[Buffer, bool, Buffer | None, int, int] | None:
@@ -50,7 +50,12 @@ def read_arrow(records: Reader, n: int) -> pyarrow.RecordBatch:
     parts: list[list[pyarrow.Array]] = []
     room = _MOST_BYTES
     while n > 0 and room > 0:
-        count, size = records.measure(n, room)
+        try:
+            count, size = records.measure(n, room)
+        except PenstockError:
+            if parts:
+                break  # what was read is given; the next call meets the error
+            raise
         if count == 0 or (parts and size > room):
             break
         offsets, values = pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(size)

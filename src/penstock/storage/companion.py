@@ -38,6 +38,10 @@ class Times:
         whole = max(0, len(view) - HEADER_BYTES) // ENTRY_BYTES * ENTRY_BYTES
         self._entries = view[HEADER_BYTES : HEADER_BYTES + whole].cast("q") if whole else memoryview(b"").cast("q")
 
+    def __len__(self) -> int:
+        """How many records there is room for."""
+        return len(self._entries)
+
     def entry(self, place: int) -> int:
         """What is written for a record: 0 when nothing is."""
         return self._entries[place] if place < len(self._entries) else 0

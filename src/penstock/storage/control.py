@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock import kernel
-from penstock.errors import LogBusy, NotALog, UnknownVersion
+from penstock.errors import LogBusy, LogClosed, NotALog, UnknownVersion
 from penstock.kernel import layout
 from penstock.storage import files
 
@@ -29,7 +29,7 @@ _KINDS: Final = {
 }
 
 _MARK: Final = struct.Struct("<QQQI")
-_DURABLE_AT, _CLEAN_AT, _SPAN_AT = 512, 576, 640
+_DURABLE_AT, _CLEAN_AT, _SPAN_AT, _SYNCS_AT = 512, 576, 640, 704
 
 
 class Mark(NamedTuple):
@@ -62,8 +62,10 @@ class FileLock:
     """Stands in for the robust mutex: a flock, which the system lets go when its owner dies, and a lock for our threads."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = files.create(path, exclusive=False)
         self._threads = threading.Lock()
+        self._gone = "this log object was closed; open the log again"
 
     def __enter__(self) -> None:
         self.acquire()
@@ -74,6 +76,8 @@ class FileLock:
     def acquire(self) -> None:
         self._threads.acquire()
         try:
+            if self._fd < 0:
+                raise LogClosed(f"{self._path.parent}: {self._gone}")
             files.lock(self._fd, shared=False)
         except BaseException:
             self._threads.release()
@@ -84,7 +88,14 @@ class FileLock:
         self._threads.release()
 
     def close(self) -> None:
-        files.close(self._fd)
+        with self._threads:  # whoever waits for its turn here must not lock some other file of the same number
+            files.close(self._fd)
+            self._fd = -1
+
+    def forked(self) -> None:
+        """In the child: a thread that held it is not there any more."""
+        self._threads = threading.Lock()
+        self._gone = "this log was opened before a fork; open it again in the child process"
 
 
 class Control:
@@ -128,6 +139,10 @@ class Control:
 
     def share(self) -> None:
         files.lock(self.fd, shared=True)
+
+    def forked(self) -> None:
+        if self._file_lock is not None:
+            self._file_lock.forked()
 
     def close(self) -> None:
         """Let the lock and the page go. Safe to call twice."""
@@ -283,6 +298,12 @@ class Control:
     def mark_durable(self, mark: Mark) -> None:
         self._store_mark(_DURABLE_AT, mark)
 
+    def count_sync(self) -> int:
+        """The number of this sync. Under the lock only."""
+        n = self.page.load(_SYNCS_AT)
+        self.page.store(_SYNCS_AT, n + 1)
+        return n
+
     @property
     def clean(self) -> Mark | None:
         """Where the log ended when the last process closed it; None while it is open or was not closed."""
@@ -302,7 +323,7 @@ class Control:
     @property
     def span(self) -> tuple[Mark, int] | None:
         """(the log's end once the batch is committed, base of that segment), while such a batch is under way."""
-        mark = self._load_mark(_SPAN_AT)
+        mark = self._load_mark(_SPAN_AT) if self.page.load(_SPAN_AT) else None
         return (mark, self.page.load(_SPAN_AT + 32)) if mark else None
 
     def announce_span(self, end: Mark, base: int) -> None:

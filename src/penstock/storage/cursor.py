@@ -5,13 +5,14 @@ magic `PENSCURS` | u32 version | u32 zero | u64 sequence | u32 CRC-32 of these |
 
 from __future__ import annotations
 
+import errno
 import re
 import struct
 import zlib
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import NotALog
+from penstock.errors import DiskFull, NotALog
 from penstock.storage import files
 
 _MAGIC: Final = b"PENSCURS"
@@ -53,7 +54,12 @@ class Cursors:
         if not self._directory.is_dir():
             files.make_directories(self._directory, self._directory.parent)
         head = _CURSOR.pack(_MAGIC, _VERSION, 0, sequence)
-        files.replace(path, (head + zlib.crc32(head).to_bytes(4, "little")).ljust(64, b"\0"))
+        try:
+            files.replace(path, (head + zlib.crc32(head).to_bytes(4, "little")).ljust(64, b"\0"))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(path, 64) from error
+            raise
 
     def forget(self, name: str) -> None:
         files.remove(self._path(name))

@@ -37,19 +37,22 @@ class Place(NamedTuple):
 def step_over(spec: FrameSpec, data: Buffer, bad: Place, anchor: Place) -> Place:
     """The next readable place after a bad frame at `bad`; the records in between are lost.
 
-    When the frame's length can be believed only that record is lost: all lengths lead to the anchor with the right count,
-    or a whole frame follows where it says. When not, the next whole frames that lead to the anchor are searched byte by
-    byte; what lies between two such damages before one anchor has no provable number and is counted as lost too.
+    When the frame's length can be believed only that record is lost: all lengths lead to the anchor with the right count.
+    When not, the next whole frames that lead to the anchor are searched byte by byte, and counted back from it. What lies
+    between two damages before one anchor is believed only if the count leaves just one record for the second; else it has no
+    provable number, as a broken length may have swallowed some, and is counted as lost too.
     """
     first = kernel.scan(spec, data, bad.position, anchor.position, 1, False)
     if first.count:
         lengths = kernel.scan(spec, data, bad.position, anchor.position, verify=False)
         if lengths.position == anchor.position and bad.sequence + lengths.count == anchor.sequence:
             return Place(first.position, bad.sequence + 1)
-        if kernel.scan(spec, data, first.position, anchor.position, 1).count:
-            return Place(first.position, bad.sequence + 1)
     found = kernel.resync(spec, data, bad.position + 1, anchor.position)
-    count = kernel.scan(spec, data, found, anchor.position).count
-    if anchor.sequence - count > bad.sequence:
-        return Place(found, anchor.sequence - count)
-    return Place(anchor.position, anchor.sequence)
+    after = Place(found, anchor.sequence - kernel.scan(spec, data, found, anchor.position).count)
+    if after.sequence <= bad.sequence:
+        return anchor
+    if first.count and after.sequence > bad.sequence + 1:
+        follow = kernel.scan(spec, data, first.position, anchor.position)
+        if follow.count and follow.position < found and bad.sequence + follow.count + 2 == after.sequence:
+            return Place(first.position, bad.sequence + 1)
+    return after

@@ -12,6 +12,7 @@ import fcntl
 import mmap
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,10 +136,21 @@ def punch(fd: int, offset: int, length: int) -> None:
             raise OSError(code, os.strerror(code))
     allocate_end = min(size(fd), offset + length)
     while offset < allocate_end:
+        offset = _next_data(fd, offset, allocate_end)
         part = min(allocate_end - offset, len(_ZEROS))
-        if any(read(fd, offset, part)):
+        if read(fd, offset, part) != _ZEROS[:part]:
             write(fd, memoryview(_ZEROS)[:part], offset)
         offset += part
+
+
+def _next_data(fd: int, offset: int, end: int) -> int:
+    """The next byte that has a block below it, where that can be asked: holes need no reading."""
+    try:
+        return min(end, os.lseek(fd, offset, os.SEEK_DATA))
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else offset
+    except AttributeError:
+        return offset
 
 
 def sync(fd: int) -> None:
@@ -179,7 +191,7 @@ def make_directories(path: Path, top: Path) -> None:
 
 def replace(path: Path, data: bytes) -> None:
     """Put a small file in place of another: a reader, also after a power cut, sees the old or the new one whole."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
     fd = create(temporary, exclusive=False)
     try:
         try:
@@ -196,7 +208,7 @@ def replace(path: Path, data: bytes) -> None:
 
 def create_once(path: Path, data: bytes) -> bool:
     """Write a small file unless it is there already, whole or not at all; False when it was there."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
     replace(temporary, data)
     try:
         os.link(temporary, path)
@@ -252,9 +264,9 @@ def unlock(fd: int) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """A file opened for reading, and closed again."""
-    fd = open_read(path)
+def opened(path: Path, *, write: bool = False) -> Iterator[int]:
+    """A file opened for reading, or for writing too, and closed again."""
+    fd = open_write(path) if write else open_read(path)
     try:
         yield fd
     finally:

@@ -59,18 +59,12 @@ class Index:
         sequence, position = _ENTRY.unpack_from(self._view, HEADER_BYTES + i * ENTRY_BYTES)
         return sequence, position
 
-    def before(self, sequence: int) -> tuple[int, int] | None:
-        """The last entry at or before `sequence`, or None."""
-        i = min((sequence - self._base) // self.interval, self.count - 1) if self.interval else -1
-        while i >= 0:
-            found = self.entry(i)
-            if found[0] == self._base + i * self.interval:
-                return found
-            i -= 1
-        return None
+    def number(self, sequence: int) -> int:
+        """Which entry is the last at or before `sequence`; -1 when there is none."""
+        return min((sequence - self._base) // self.interval, self.count - 1) if self.interval else -1
 
-    def after(self, position: int) -> tuple[int, int] | None:
-        """The first entry that lies behind `position`, or None."""
+    def after(self, position: int) -> int:
+        """Which entry is the first that lies behind `position`; `count` when there is none."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -78,4 +72,4 @@ class Index:
                 low = middle + 1
             else:
                 high = middle
-        return self.entry(low) if low < self.count else None
+        return low

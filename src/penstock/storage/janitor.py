@@ -7,8 +7,10 @@ allocating and touching pages, is the native kernel's own thread.)
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 
 from penstock.errors import LogClosed, SyncFailed
 from penstock.options import Flush, Retention
@@ -27,14 +29,23 @@ class Janitor(threading.Thread):
         self._retention = retention
         self._wake = threading.Event()
         self._stopping = False
+        self._retire = True  # look at retention, also when nothing was sealed
         self._due_s: float | None = None  # when what is not durable must be
         self._log: Log | None = None
 
     def serve(self, log: Log) -> None:
         self._log = log
+        _at_work.add(self)
+        if self._retention.bounded:
+            self._wake.set()
         self.start()
 
     def wake(self) -> None:
+        self._wake.set()
+
+    def look_at_retention(self) -> None:
+        """Something no longer holds files back."""
+        self._retire = True
         self._wake.set()
 
     def stop(self) -> None:
@@ -74,7 +85,8 @@ class Janitor(threading.Thread):
         try:
             self._flush_if_due(log)
             log.prepare_next()
-            if log.seal_finished() or self._retention.max_age_s is not None:
+            if log.seal_finished() or self._retire or self._retention.max_age_s is not None:
+                self._retire = False
                 retire.apply(log, self._retention)
         finally:
             writer.notify_at = min(log.prepare_at(), self._flush_at(log))
@@ -92,8 +104,8 @@ class Janitor(threading.Thread):
         if self._due_s is None:
             self._due_s = now + (self._flush.interval_s or 0.0)
         if now >= self._due_s or log.undurable_bytes() >= (self._flush.size_bytes or 1):
+            self._due_s = None  # also when the sync fails, or a poisoned log would be tried again and again
             log.sync()
-            self._due_s = None
 
     def _flush_at(self, log: Log) -> int:
         """The end of the active segment at which the flush policy wants to be told."""
@@ -103,3 +115,15 @@ class Janitor(threading.Thread):
         if self._due_s is None:
             return now.end  # all is durable: the next append starts the clock
         return now.end + max(0, (self._flush.size_bytes or 1) - log.undurable_bytes())
+
+
+_at_work: weakref.WeakSet[Janitor] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """Python stops daemon threads where they stand: with a lock in hand, closing a forgotten log would wait for ever."""
+    for janitor in list(_at_work):
+        janitor.stop()
+
+
+atexit.register(_at_exit)

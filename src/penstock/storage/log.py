@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,8 @@ from penstock.errors import (
     LogBusy,
     LogClosed,
     LogNotFound,
+    NotALog,
+    PenstockError,
     ReadOnly,
     SyncFailed,
     UnsupportedFileSystem,
@@ -40,10 +43,21 @@ from penstock.storage.segment import Format, ReadSegment, SegmentPaths, WriteSeg
 
 _NEVER: Final = (1 << 63) - 1
 _PERSIST_MARK_S: Final = 1.0
+_OFTEN_BYTES: Final = 8 << 20  # a sync for less than this is one of many
 
 
 class BatchTooLong(Exception):
     """A batch does not fit one segment. Internal: `Log.append_batch` then writes it over several."""
+
+
+def refuse_network(path: Path) -> None:
+    """A log is not written on a network file system. Works also before the directory is made."""
+    kind = files.filesystem(path)
+    if files.is_network(kind):
+        raise UnsupportedFileSystem(
+            f"{path} lies on {kind}, where maps and locks are not shared between machines; "
+            "keep the log on a local disk (sealed files may be copied anywhere)"
+        )
 
 
 def _grow_errors(path: Path, error: OSError) -> OSError:
@@ -74,6 +88,8 @@ class Log:
         self.on_work = on_work
         self.cursors = Cursors(path)
         self.closed = False
+        self._closing = False  # no more appends; read and set under the lock
+        self._close_lock = threading.Lock()
         self._pid = os.getpid()
         self._sync_lock = threading.Lock()
         self._segment: WriteSegment | None = None
@@ -91,20 +107,18 @@ class Log:
                 self._open_to_read(verify)
             else:
                 self._open_to_write(verify)
-        except BaseException:
+        except BaseException as error:
             self._let_go()
+            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if full and not isinstance(error, PenstockError):
+                raise DiskFull(path, 0) from error
             raise
         _open_logs.add(self)
 
     # ---- opening ----
 
     def _open_to_write(self, verify: bool) -> None:
-        kind = files.filesystem(self.path)
-        if files.is_network(kind):
-            raise UnsupportedFileSystem(
-                f"{self.path} lies on {kind}, where maps and locks are not shared between machines; "
-                "keep the log on a local disk (sealed files may be copied anywhere)"
-            )
+        refuse_network(self.path)
         control = self.control = Control(self.path / ".lock")
         alone = control.try_exclusive()
         if not alone:
@@ -117,6 +131,8 @@ class Log:
             control.share()
         else:
             self._join(control)
+            if verify:
+                self._verify_all()
         self._growing = FileLock(self.path / ".grow")
         if kernel.ROBUST and not files.PORTABLE:
             self._ahead_fd = files.create(self.path / ".grow", exclusive=False)
@@ -135,12 +151,13 @@ class Log:
 
     def _recover(self, control: Control, verify: bool) -> None:
         """Find the end of the log, mend what a crash left, and make the control page valid. Nobody else is here."""
-        same = control.same_boot
+        same = control.same_boot and self._agrees(control)
         self._remove_temporaries()
         listed = self.manifest.load(control.generation, believe_rolled=same)
-        had_data = bool(list_segments(self.path, self.fmt))
         opening = Opening(self.path, self.fmt, self.manifest, self.interval, mend=True)
         report = self.recovery = opening.report
+        same = not self._drop_leftovers(opening) and same  # on a new boot too
+        had_data = bool(list_segments(self.path, self.fmt))
         if had_data and not listed:
             report.rebuilt.append("manifest")
         clean, durable, poison = control.clean, control.durable, control.poison if same else 0
@@ -159,10 +176,10 @@ class Log:
             tail = self._first_segment()
         mark = durable if same and durable else Mark(tail.segment, tail.end, tail.next)
         if poison and mark.next < tail.next:
-            tail = self._move_undurable(tail, mark)
+            tail = self._move_undurable(tail, mark, control.generation + 1)
             mark = Mark(tail.segment, tail.end, tail.next)
         if verify:
-            self._verify_sealed(report)
+            self._verify(self.manifest.ordered(), report)
         self.manifest.rewrite(control.generation + 1)
         control.next_generation()
         control.initialise(*tail, mark)
@@ -172,9 +189,17 @@ class Log:
                 self.cursors.store(name, tail.next)
                 report.cursors_set_back[name] = sequence
 
+    @staticmethod
+    def _agrees(control: Control) -> bool:
+        """A page that was closed clean says twice where the log ends, once with a checksum: a flipped bit is not believed."""
+        clean, now = control.clean, control.active()
+        return clean is None or (clean == Mark(now.segment, now.end, now.next) and control.dirty is None)
+
     def _ends_at(self, mark: Mark) -> bool:
         """Whether nothing was appended after a clean close: a page that says so may be older than the data."""
         paths = SegmentPaths(self.path, self.fmt, mark.segment)
+        if any(s > mark.segment for s in list_segments(self.path, self.fmt)):
+            return False
         if not paths.data.exists():
             return True
         with files.opened(paths.data) as fd:
@@ -199,10 +224,22 @@ class Log:
     def _remove_temporaries(self) -> None:
         for name in list(files.walk(self.path)):
             # The settings are written before anybody has a lock, so another process may be at it just now.
-            if name.endswith((".next", ".tmp")) and not name.startswith("metadata."):
+            if name.endswith(".tmp") and self._is_ours(name):
+                files.remove(self.path / name)
+        self._remove_prepared()
+
+    def _remove_prepared(self) -> None:
+        for name in list(files.walk(self.path)):
+            if name.endswith(".next") and not name.startswith("cursors/") and self._is_ours(name):
                 files.remove(self.path / name)
 
-    def _move_undurable(self, tail: Tail, mark: Mark) -> Tail:
+    def _is_ours(self, name: str) -> bool:
+        """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
+        return (
+            name.startswith(("manifest.", "cursors/")) or self.fmt.parse(name.partition(".")[0] + ".data") is not None
+        )
+
+    def _move_undurable(self, tail: Tail, mark: Mark, generation: int) -> Tail:
         """After a failed sync the page cache cannot be trusted to reach the disk: write what it holds to new files."""
         last = tail.segment
         made: list[SegmentInfo] = []
@@ -234,6 +271,7 @@ class Log:
             )
             self.recovery.moved_bytes += source.end - start
         for source in sources:
+            self.manifest.segments.pop(source.id, None)
             if source.id == mark.segment:
                 kept = SegmentInfo(
                     source.id,
@@ -245,18 +283,51 @@ class Log:
                     True,
                 )
                 self.manifest.segments[source.id] = kept
-            else:
-                self.manifest.segments.pop(source.id, None)
-                for path in SegmentPaths(self.path, self.fmt, source.id).all():
-                    files.remove(path)
-        for info in made[:-1]:
-            self.manifest.segments[info.id] = info
-        new = made[-1]
-        return Tail(new.id, new.base, new.end, new.next, new.last_us)
+        for info in [*self.manifest.ordered(), *made]:
+            self.manifest.segments[info.id] = replace(info, sealed=True)  # the durable mark speaks for the earlier ones
+        self.manifest.rewrite(generation)  # from here on the copies are the log, whatever the control page still says
+        for source in sources:
+            if source.id != mark.segment:
+                self._delete_files(source.id)
+        return self._first_segment()
 
-    def _verify_sealed(self, report: Recovery) -> None:
-        for info in self.manifest.ordered():
-            seg = ReadSegment(self.path, self.fmt, info.id, info.base)
+    def _drop_leftovers(self, opening: Opening) -> bool:
+        """Take away files that are no part of the log any more: retired ones, and those whose records were moved.
+
+        True when a move was cut short after its copies were listed: then the control page still speaks of the old files.
+        """
+        finished = self.manifest.ordered()
+        for segment_id in list_segments(self.path, self.fmt):
+            base = self._base_of(segment_id) if segment_id not in self.manifest.segments else None
+            if base is not None and base < self.manifest.retired_next:
+                self._delete_files(segment_id)
+            elif base is not None and any(s.base <= base < s.next and s.id > segment_id for s in finished):
+                opening.set_aside(segment_id)
+        assert self.control is not None
+        if self.control.span is not None:
+            return False  # no move, but a batch over several segments that was listed and not yet published
+        return bool(finished) and self.control.active().segment < finished[-1].id
+
+    def _base_of(self, segment_id: int) -> int | None:
+        """The first sequence of a data file, as its header says, if it can be read."""
+        path = self.path / self.fmt.name(segment_id)
+        try:
+            with files.opened(path) as fd:
+                return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(path)).base
+        except NotALog:
+            return None
+
+    def _verify_all(self) -> None:
+        """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
+        now = self.active()
+        active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
+        self._verify([*(s for s in self.manifest.ordered() if s.id < now.segment), active], self.recovery)
+
+    def _verify(self, segments: list[SegmentInfo], report: Recovery) -> None:
+        for info in segments:
+            seg = ReadSegment(self.path, self.fmt, info.id, info.base, listed=True)
+            if seg.header_error and len(seg.data):
+                report.damage.append(seg.header_error)
             found = walk(seg, Place(info.end, info.next), self.interval, report)
             for position, loss in found.losses:
                 report.damage.append(
@@ -269,8 +340,9 @@ class Log:
         if path.exists():
             control = self.control = Control(path, read_only=True)
             control.share()
-            if control.same_boot:
-                self.manifest.load(control.generation, believe_rolled=True)
+            if control.same_boot and self.manifest.load(control.generation, believe_rolled=True):
+                if verify:
+                    self._verify_all()
                 return
             files.unlock(control.fd)  # must not keep a writer from making it valid
         self._survey(verify)
@@ -287,6 +359,8 @@ class Log:
             raise LogNotFound(f"{self.path}: no data files here; open the log for writing to create one")
         self._static = tail
         self.recovery = opening.report
+        if verify:
+            self._verify(self.manifest.ordered(), self.recovery)
 
     def become_live(self) -> bool:
         """A read-only log that was closed when opened: has a writer come?"""
@@ -297,9 +371,13 @@ class Log:
         if self.control is None or not self.control.same_boot:
             return False
         self.control.share()
-        if not self.control.same_boot:
+        manifest = Manifest(self.path / "manifest", read_only=True)
+        if not self.control.same_boot or not manifest.load(self.control.generation, believe_rolled=True):
+            manifest.close()
+            files.unlock(self.control.fd)
             return False
-        self.manifest.load(self.control.generation, believe_rolled=True)
+        self.manifest, found = manifest, self.manifest
+        found.close()
         self._static = None
         return True
 
@@ -322,7 +400,11 @@ class Log:
         """Every segment before the active one."""
         if self._static is None:
             assert self.control is not None
-            return self.manifest.snapshot(self.control.generation)
+            try:
+                return self.manifest.snapshot(self.control.generation)
+            except OSError:
+                self.check_open()  # closed meanwhile, by another thread
+                raise
         return self.manifest.segments
 
     @property
@@ -389,7 +471,7 @@ class Log:
                 self._commit_span(control, Active(now.turn, now.segment, now.base, end, next_), *span)
                 return
             if not whole:
-                self._guard_sync(control, lambda: seg.zero(now.end, end))
+                self._guard_sync(control, lambda: seg.zero(now.end, end, now.next, max(now.next, next_)))
                 end, next_ = now.end, now.next
                 if span is not None:
                     for later in [s for s in list_segments(self.path, self.fmt) if s > now.segment]:
@@ -426,6 +508,7 @@ class Log:
             self._grow(control, need_bytes, records)
             return
         with self.locked():
+            self._check_not_closing()
             now = control.active()
             if self._segment is None or self._turn != now.turn:
                 self._attach(control, now)
@@ -462,8 +545,9 @@ class Log:
         """Allocate what an append needs, and some more. Only under the grow lock: zeros that came late would wipe records."""
         assert self._growing is not None
         with self._growing:
-            seg, now, have = self._segment, control.active(), control.allocated
-            if seg is None or now.turn != self._turn:
+            with self.locked():  # the three must speak of one segment: zeros in another one would wipe records
+                seg, now, have = self._segment, control.active(), control.allocated
+            if seg is None or seg.id != now.segment:
                 return
             if now.end + need_bytes > have[0] or now.next + records > have[1]:
                 reach = seg.grow(now.end, now.next, have, need_bytes, records)
@@ -475,7 +559,10 @@ class Log:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
         new = self.fmt.next_id(now.segment, files.now_us())
         self._make_segment(new, now.next)
-        self._list_rolled(control, now)
+        try:
+            self._list_rolled(control, now)
+        except OSError as error:
+            raise _grow_errors(self.path / self.fmt.name(new), error) from error
         have = segment.prepared(self.fmt, self.file_size, now.next)
         control.roll(new, now.next, self.fmt.HEADER_BYTES, now.next, have)
         self._attach(control, control.active())
@@ -485,7 +572,10 @@ class Log:
         count = now.next - now.base
         last_us = seg.times.us(count - 1) if count else 0
         self.manifest.refresh(control.generation)
-        self.manifest.rolled(SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us))
+        try:
+            self.manifest.rolled(SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us))
+        except OSError as error:
+            raise _grow_errors(self.path / "manifest", error) from error
 
     def roll_now(self) -> None:
         """Go on to a new segment, unless the active one is empty."""
@@ -535,6 +625,7 @@ class Log:
         parts.append((start, len(payloads)))
         assert self._growing is not None
         with self._growing, self.locked() as control:
+            self._check_not_closing()
             if control.poison:
                 raise SyncFailed(self.path, control.poison)
             now = control.active()
@@ -545,30 +636,34 @@ class Log:
                 self._attach(control, now)
             assert self._segment is not None
             us = max(files.now_us(), control.last_us)
-            ids, last = [], now.segment
+            ids = [now.segment]
+            for _ in parts[1:]:
+                ids.append(self.fmt.next_id(ids[-1], files.now_us()))
+            sizes = [sum(memoryview(p).nbytes + overhead for p in payloads[first:end]) for first, end in parts]
+            count, need = parts[0][1], sizes[0]
+            end_mark = Mark(ids[-1], self.fmt.HEADER_BYTES + sizes[-1], now.next + len(payloads))
+            base = now.next + parts[-1][0]
+            # From here on there are files that are no part of the log yet. Every append looks at `dirty`, so whoever comes
+            # after our death finds the span before it appends anything, and removes them.
+            control.announce(now.end, now.next + count)
+            control.announce_span(end_mark, base)
             try:
-                for first, end in parts[1:]:
-                    last = self.fmt.next_id(last, files.now_us())
-                    ids.append(last)
-                    self._make_segment(last, now.next + first)
-                    seg = WriteSegment(self.path, self.fmt, last, self.file_size, self.interval)
+                for segment_id, size, (first, end) in zip(ids[1:], sizes[1:], parts[1:], strict=True):
+                    self._make_segment(segment_id, now.next + first)
+                    seg = WriteSegment(self.path, self.fmt, segment_id, self.file_size, self.interval)
                     try:
-                        size = sum(memoryview(p).nbytes + overhead for p in payloads[first:end])
                         have = segment.prepared(self.fmt, self.file_size, now.next + first)
                         seg.grow(self.fmt.HEADER_BYTES, now.next + first, have, size, end - first)
-                        room = seg.put(payloads[first:end], us, self.fmt.SPEC, goes_on=end < len(payloads))
+                        seg.put(payloads[first:end], us, self.fmt.SPEC, goes_on=end < len(payloads))
                     finally:
                         seg.close()
-                count = parts[0][1]
-                need = sum(memoryview(p).nbytes + overhead for p in payloads[:count])
                 control.set_allocated(*self._segment.grow(now.end, now.next, control.allocated, need, count))
             except BaseException:
-                for segment_id in ids:
+                for segment_id in ids[1:]:
                     self._delete_files(segment_id)
+                control.clear_span()
+                control.settle(now.end, now.next)
                 raise
-            end_mark = Mark(last, room, now.next + len(payloads))
-            base = now.next + parts[-1][0]
-            control.announce_span(end_mark, base)
             control.announce(now.end + need, now.next + count)
             self._segment.put(payloads[:count], us, self.fmt.SPEC, goes_on=True)
             control.set_last_us(us)
@@ -588,7 +683,7 @@ class Log:
         bases = [ReadSegment(self.path, self.fmt, s, 0).header.base or 0 for s in between]
         for segment_id, first, following in zip(between, bases, [*bases, base][1:], strict=True):
             seg = ReadSegment(self.path, self.fmt, segment_id, first)
-            found = kernel.scan(seg.spec, seg.data, seg.start, len(seg.data), verify=False)
+            found = seg.scan(seg.start, len(seg.data), verify=False)
             us = seg.times.us(0)
             self.manifest.rolled(SegmentInfo(segment_id, first, following - first, found.position, us, us))
         control.roll(end.segment, base, end.end, end.next, (end.end, end.next))
@@ -601,6 +696,7 @@ class Log:
         control = self._writable()
         wanted = control.active().next
         with self._sync_lock:
+            self.check_open()
             if control.poison:
                 raise SyncFailed(self.path, control.poison)
             if control.durable_next < wanted:
@@ -622,7 +718,15 @@ class Log:
         return now.end + (self.file_size if durable is not None else 0)
 
     def _sync_all(self, control: Control) -> None:
-        now = control.active()
+        if self.writer is not None:
+            self.writer.durable = self.undurable_bytes() < _OFTEN_BYTES
+        with self.locked():
+            now, seg, n = control.active(), self._segment, control.count_sync()
+            if seg is not None and seg.id == now.segment:
+                segment.note_sync(seg.fd, n, now.end, now.next)
+            else:
+                with files.opened(self.path / self.fmt.name(now.segment), write=True) as fd:
+                    segment.note_sync(fd, n, now.end, now.next)
         self._guard_sync(control, lambda: self._sync_segments(control, now))
         with self.locked():
             if control.poison:
@@ -637,19 +741,31 @@ class Log:
 
     def _sync_segments(self, control: Control, now: Active) -> None:
         durable = control.durable
-        for info in list(self.finished().values()):
-            if not info.sealed and (durable is None or info.id >= durable.segment) and info.id < now.segment:
-                paths = SegmentPaths(self.path, self.fmt, info.id)
-                with files.opened(paths.data) as fd:
-                    files.sync(fd)
-                files.sync_directory(paths.data.parent)
+        if durable is None or durable.segment != now.segment:
+            for info in self.finished().values():
+                if not info.sealed and (durable is None or info.id >= durable.segment) and info.id < now.segment:
+                    self._sync_file(control, info.id)
         seg = self._segment
         if seg is not None and seg.id == now.segment:
             seg.sync()
         else:
-            with files.opened(self.path / self.fmt.name(now.segment)) as fd:
+            self._sync_file(control, now.segment)
+
+    def _sync_file(self, control: Control, segment_id: int) -> None:
+        path = self.path / self.fmt.name(segment_id)
+        with self._unless_retired(control, segment_id):
+            with files.opened(path) as fd:
                 files.sync(fd)
-            files.sync_directory((self.path / self.fmt.name(now.segment)).parent)
+            files.sync_directory(path.parent)
+
+    @contextmanager
+    def _unless_retired(self, control: Control, segment_id: int) -> Iterator[None]:
+        """Another process's retention may remove a finished segment while we are at it: that is no failed sync."""
+        try:
+            yield
+        except FileNotFoundError:
+            if segment_id == control.active().segment or segment_id in self.finished():
+                raise
 
     # ---- what the background does ----
 
@@ -697,10 +813,12 @@ class Log:
 
     def _seal_files(self, control: Control, done: Mark) -> None:
         """Here `done.next` counts the segment's records."""
-        self._guard_sync(
-            control,
-            lambda: segment.seal(self.path, self.fmt, done.segment, done.next, done.end, self.interval, self.file_size),
-        )
+
+        def seal() -> None:
+            with self._unless_retired(control, done.segment):
+                segment.seal(self.path, self.fmt, done.segment, done.next, done.end, self.interval, self.file_size)
+
+        self._guard_sync(control, seal)
 
     def retire(self, info: SegmentInfo) -> None:
         """Delete a sealed segment. It is listed as gone first: a crash in between leaves a file, never a hole."""
@@ -719,36 +837,46 @@ class Log:
 
     def close(self) -> None:
         """Sync, and if no other process has the log open, give back what is not used and mark it clean."""
-        if self.closed:
-            return
         if self.inherited:
             self.closed = True
             return
+        with self._close_lock:
+            if not self.closed:
+                self._close()
+
+    def _close(self) -> None:
         try:
             if not self.read_only and self.control is not None and not self.control.poison:
+                with self.locked():  # what is appended beside this is in before it, or refused
+                    self._closing = True
+                    if self.writer is not None:
+                        self.writer.detach()
                 self.seal_finished()
                 self.sync()
-                self._close_clean(self.control)
+                with self._sync_lock:
+                    self._close_clean(self.control)
         finally:
-            self.closed = True
-            if self.control is not None and not self.read_only:
-                self.control.page.ring()
-            self._let_go()
+            with self._sync_lock:
+                self.closed = True
+                if self.control is not None and not self.read_only:
+                    self.control.page.ring()
+                self._let_go()
+
+    def _check_not_closing(self) -> None:
+        if self._closing:
+            raise LogClosed(f"{self.path}: this log object is being closed; open the log again")
 
     def _close_clean(self, control: Control) -> None:
-        with self.locked():
-            if self.writer is not None:
-                self.writer.detach()
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+        assert self._growing is not None
+        with self._growing:
+            if self._segment is not None:
+                self._segment.close()
+                self._segment = None
         if not control.try_exclusive():
             return
         now = control.active()
         self._seal_files(control, Mark(now.segment, now.end, now.next - now.base))
-        for name in list(files.walk(self.path)):
-            if name.endswith(".next"):
-                files.remove(self.path / name)
+        self._remove_prepared()
         mark = Mark(now.segment, now.end, now.next)
         control.set_allocated(now.end, now.next)
         control.mark_durable(mark)
@@ -775,6 +903,9 @@ class Log:
     def forked(self) -> None:
         """In the child: locks, files and threads are the parent's. Let go of them; the next call says to open it anew."""
         self._sync_lock = threading.Lock()
+        for lock in (self.control, self._growing):
+            if lock is not None:
+                lock.forked()
         self._let_go()
 
 

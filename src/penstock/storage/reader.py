@@ -23,6 +23,7 @@ from penstock.storage.segment import ReadSegment
 OnCorrupt = Literal["raise", "skip"]
 _STATIC_POLL_S = 0.05
 _ON_LIVE_CLOSE_S = 1.0
+_DROP_BYTES = 32 << 20
 
 
 class LogReader:
@@ -37,6 +38,8 @@ class LogReader:
         self.records = kernel.Reader(log.page, log.fmt.SPEC, self._on_end, self._on_bad)
         self._segment: ReadSegment | None = None
         self._ends = Place(0, 0)  # of the segment, as far as known
+        self._skipped: Place | None = None  # where it stands after records that a file cut short no longer has
+        self._mended: set[int] = set()  # segments whose index was made anew
 
     # ---- where it stands ----
 
@@ -54,8 +57,11 @@ class LogReader:
         """Stand before the record `sequence`; the next one to be written is allowed."""
         info = self._find(sequence)
         self._stand_in(info)
-        seg, at = self.segment, self.segment.place_before(sequence, info.end)
-        at = self._walk_to(seg, at, sequence, info)
+        at = self.segment.place_before(sequence, info.end)
+        if sequence - at.sequence >= self.log.interval and self._mend_index(self.segment, info):
+            self._stand_in(info)
+            at = self.segment.place_before(sequence, info.end)
+        at = self._walk_to(self.segment, at, sequence, info)
         self.records.seek(at.position, at.sequence)
 
     def seek_time(self, us: int) -> None:
@@ -63,7 +69,7 @@ class LogReader:
         now = self.log.active()
         for info in self._ordered():
             if info.last_us >= us:
-                seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base)
+                seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base, listed=True)
                 place = seg.times.first_at(us, info.count)
                 if place < info.count:
                     self.seek(info.base + place)
@@ -95,44 +101,44 @@ class LogReader:
     def _stand_in(self, info: SegmentInfo) -> None:
         """Open a segment and stand at its first record."""
         seg = self._segment
-        if seg is None or seg.id != info.id:
+        if seg is None or seg.id != info.id or len(seg.times) < info.count:
             self.records.detach()
-            seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base)
+            seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base, listed=True)
         self._attach(seg, Place(seg.start, seg.base), info)
 
     def _attach(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
-        self.records.page = self.log.page
+        # A companion without room for more is a closed log's. Should the log go on, it must be opened anew for the times, so
+        # the kernel may not go on by itself.
+        self.records.page = self.log.page if len(seg.times) > info.count else None
         end = min(info.end, len(seg.data))  # shorter: the rest is found missing when it is reached
         self.records.attach(
             seg.data, seg.times_data, seg.spec, seg.id, seg.base, min(at.position, end), at.sequence, end
         )
-        self._segment, self._ends = seg, Place(info.end, info.next)
+        self._segment, self._ends, self._skipped = seg, Place(info.end, info.next), None
 
     def _walk_to(self, seg: ReadSegment, at: Place, sequence: int, info: SegmentInfo) -> Place:
         """From a known place to a record in the same segment, over damage if there is some."""
         end = Place(info.end, info.next)
-        start = at
         while at.sequence < sequence:
             stop = min(info.end, len(seg.data))
-            found = kernel.scan(seg.spec, seg.data, at.position, stop, sequence - at.sequence)
-            at = Place(found.position, at.sequence + found.count)
+            found = seg.scan(min(at.position, stop), stop, sequence - at.sequence)
+            at = Place(max(at.position, found.position), at.sequence + found.count)
             if at.sequence < sequence:
-                if start.position != seg.start and at == start:
-                    self._mend_index(seg, info)
-                    return self._walk_to(seg, Place(seg.start, seg.base), sequence, info)
                 after = next_readable(seg, at, end)
                 if after.sequence > sequence:
                     return at  # the record itself is lost: reading will say so
                 at = after
         return at
 
-    def _mend_index(self, seg: ReadSegment, info: SegmentInfo) -> None:
-        """The index led astray: make it anew from the data, for a finished segment and where that is allowed."""
-        if self.log.read_only or info.id == self.log.active().segment:
-            return
+    def _mend_index(self, seg: ReadSegment, info: SegmentInfo) -> bool:
+        """The index did not lead there: make it anew from the data, once, for a finished segment and where allowed."""
+        if self.log.read_only or info.id == self.log.active().segment or info.id in self._mended:
+            return False
+        self._mended.add(info.id)
         found = walk(seg, Place(info.end, info.next), self.log.interval, Recovery())
         files.replace(seg.paths.index, index.pack(self.log.interval, seg.base, info.count, found.points))
         self._segment = None
+        return True
 
     # ---- what the kernel's reader asks ----
 
@@ -144,7 +150,7 @@ class LogReader:
             return False
         self.log.become_live()
         now = self.log.active()
-        at = Place(self.records.position, self.records.sequence)
+        at = self._skipped or Place(self.records.position, self.records.sequence)
         if now.segment == seg.id:
             if now.end > at.position:
                 self._more(seg, at, SegmentInfo(seg.id, seg.base, now.next - seg.base, now.end, 0, 0))
@@ -157,8 +163,8 @@ class LogReader:
         return self._go_on(seg.id, at.sequence)
 
     def _more(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
-        if at.position >= len(seg.data):
-            reread = ReadSegment(self.log.path, self.log.fmt, seg.id, seg.base)
+        if at.position >= len(seg.data) or len(seg.times) < info.count:
+            reread = ReadSegment(self.log.path, self.log.fmt, seg.id, seg.base, listed=True)
             if at.position >= len(reread.data):
                 self._ends = Place(info.end, info.next)
                 self._bad(at, "the file is cut short here", Place(info.end, info.next))
@@ -212,6 +218,7 @@ class LogReader:
         self.records.attach(
             seg.data, seg.times_data, seg.spec, seg.id, seg.base, len(seg.data), after.sequence, len(seg.data)
         )
+        self._skipped = after
         self._go_on(seg.id, after.sequence)
 
     # ---- waiting ----
@@ -245,24 +252,36 @@ class BackwardReader:
         self._reader = reader
         self.position = sequence  # the record that is read next
         self._stretch: list[Place] = []
+        self._high = -1  # pages up to here may be held
 
     def read(self) -> Message | None:
         """The record at the position, stepping back; None before the first one."""
         while True:
-            if self.position < self._reader.log.first_sequence:
-                return None
             if not self._stretch:
+                if self.position < self._reader.log.first_sequence:
+                    return None
                 self._locate()
             at = self._stretch[-1]
             if at.sequence < self.position:
                 self._lost(at.sequence + 1)
                 continue
             self._stretch.pop()
+            if at.position < 0:
+                continue
             self._reader.records.seek(at.position, at.sequence)
             message = self._reader.records.read()
             self.position = at.sequence - 1
+            self._let_go_of(at.position)
             if message is not None and message.sequence == at.sequence:
                 return message
+
+    def _let_go_of(self, position: int) -> None:
+        """The pages from `position` on are read, here from their end."""
+        if not position <= self._high <= len(self._reader.segment.data):
+            self._high = self._reader.records.position
+        if self._high - position > _DROP_BYTES:
+            kernel.release(self._reader.segment.data, position, self._high)
+            self._high = position
 
     def seek(self, sequence: int) -> None:
         self.position = sequence
@@ -284,10 +303,11 @@ class BackwardReader:
         at = seg.place_before(self.position, info.end)
         while at.sequence <= self.position:
             stop = min(info.end, len(seg.data))
-            found = kernel.scan(seg.spec, seg.data, at.position, stop, self.position + 1 - at.sequence, True, 1)
+            first = min(at.position, stop)
+            found = seg.scan(first, stop, self.position + 1 - at.sequence, True, 1)
             self._stretch += [Place(p, at.sequence + i) for i, p in enumerate(found.points)]
-            at = Place(found.position, at.sequence + found.count)
+            at = Place(max(at.position, found.position), at.sequence + found.count)
             if at.sequence <= self.position:
                 at = next_readable(seg, at, end)
         if not self._stretch:  # the stretch begins with damage: what is lost reaches back to the entry's record
-            self._stretch = [Place(seg.start, seg.place_before(self.position, info.end).sequence - 1)]
+            self._stretch = [Place(-1, seg.place_before(self.position, info.end).sequence - 1)]

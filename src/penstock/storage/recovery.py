@@ -15,11 +15,11 @@ from typing import NamedTuple
 from penstock import kernel
 from penstock.errors import NotALog
 from penstock.kernel import Buffer
-from penstock.storage import files, index
+from penstock.storage import companion, files, index
 from penstock.storage.control import Mark
 from penstock.storage.damage import REASONS, Loss, Place, step_over
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, forget_syncs, synced_to
 
 _CHUNK_RECORDS = 1 << 18
 
@@ -65,6 +65,32 @@ def list_segments(top: Path, fmt: Format) -> list[int]:
     return sorted(s for path in files.walk(top) if (s := fmt.parse(path)) is not None)
 
 
+def settings_of_files(top: Path, fmt: Format) -> tuple[int | None, int | None]:
+    """(file size, index interval) of a log whose metadata is lost, as its files show them; None for a new one.
+
+    Another implementation's files are refused: nothing is to be written among them.
+    """
+    file_size = interval = strange = None
+    for segment in list_segments(top, fmt):
+        paths = SegmentPaths(top, fmt, segment)
+        try:
+            with files.opened(paths.data) as fd:
+                data = files.map_read(fd, files.size(fd))
+            header = fmt.read_header(memoryview(data), str(paths.data))
+        except NotALog as error:
+            strange = strange or error
+            continue
+        if header.base is None:
+            raise NotALog(f"{paths.data}: written by another implementation; open the log with read_only=True")
+        file_size = len(data)
+        if paths.index.exists():
+            with files.opened(paths.index) as fd:
+                interval = index.Index(files.read(fd, 0, index.HEADER_BYTES), 0).interval or interval
+    if strange is not None and file_size is None:
+        raise strange
+    return file_size, interval
+
+
 def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery) -> Walked:
     """Verify every frame of a segment.
 
@@ -79,7 +105,7 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery) -> Wal
         stop = min(known.position, size) if at.position < known.position else size
         off = (at.sequence - seg.base) % interval
         want = interval - off if off else max(1, _CHUNK_RECORDS // interval) * interval
-        found = kernel.scan(seg.spec, seg.data, min(at.position, size), stop, want, True, 0 if off else interval)
+        found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval)
         points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
         kernel.release(seg.data, min(at.position, size), found.position)
         report.bytes_scanned += found.position - min(at.position, size)
@@ -127,14 +153,16 @@ class Opening:
                 path = SegmentPaths(self.top, self.fmt, info.id).data
                 self.report.damage.append(f"{path}: the file is missing (sequences {info.base} to {info.next - 1})")
         unlisted = [s for s in on_disk if s not in self.manifest.segments or (exact and floor and s == floor.segment)]
+        if floor and floor.segment not in on_disk and not any(s > floor.segment for s in on_disk):
+            listed = self.manifest.ordered()
+            if floor.next > max(self.manifest.retired_next, listed[-1].next if listed else 0):
+                path = SegmentPaths(self.top, self.fmt, floor.segment).data
+                raise NotALog(f"{path}: the last file of the log is missing; restore it from a copy")
         if not unlisted:
             return None
         if exact and floor:
-            if floor.segment not in on_disk:
-                path = SegmentPaths(self.top, self.fmt, floor.segment).data
-                raise NotALog(f"{path}: the last file of the log is missing; restore it from a copy")
             for segment in [s for s in unlisted if s > floor.segment]:
-                self._set_aside(segment)  # made by a roll or batch that was never committed
+                self.set_aside(segment)  # made by a roll or batch that was never committed
             unlisted = [s for s in unlisted if s <= floor.segment]
             if len(unlisted) == 1 and not verify:
                 return self._trusted(floor)
@@ -143,14 +171,17 @@ class Opening:
     def _trusted(self, floor: Mark) -> Tail:
         seg = self._open(floor.segment)
         if len(seg.data) < floor.end:
-            lost = seg.base + kernel.scan(seg.spec, seg.data, seg.start, len(seg.data), verify=False).count
+            lost = seg.base + seg.scan(seg.start, len(seg.data), verify=False).count
             self._damage(seg, len(seg.data), Loss(lost, floor.next - 1, "the file is cut short"))
         return Tail(floor.segment, seg.base, floor.end, floor.next, self._last_us(seg, floor.next))
 
     def _open(self, segment: int) -> ReadSegment:
         paths = SegmentPaths(self.top, self.fmt, segment)
         with files.opened(paths.data) as fd:
-            header = self.fmt.read_header(files.read(fd, 0, 1 << 16), str(paths.data))
+            data = files.map_read(
+                fd, files.size(fd)
+            )  # all of it: a foreign file is told by its first record, however long
+        header = self.fmt.read_header(memoryview(data), str(paths.data))
         if header.base is not None:
             return ReadSegment(self.top, self.fmt, segment, header.base)
         if self.mend:
@@ -175,7 +206,9 @@ class Opening:
             try:
                 seg = self._open(segment)
             except NotALog:
-                if below or self.report.how == "foreign":
+                if self.report.how == "foreign" and self._is_blank(segment):
+                    continue  # made ahead by another implementation, and nothing written to it yet
+                if below or self.report.how == "foreign" or (segment == segments[-1] and not walked):
                     raise
                 break  # a new file whose header never reached the disk
             expected = walked[-1][1].end.sequence if walked else None
@@ -190,10 +223,15 @@ class Opening:
             known = Place(0, 0)
             if floor is not None and segment == floor.segment:
                 known = Place(floor.end, floor.next)
+            elif self.report.how == "foreign" and i + 1 < len(segments):
+                known = self._foreign_end(seg)
             elif below and i + 1 < len(segments):
                 known = self._finished_end(seg, segments[i + 1])
             found = walk(seg, known, self.interval, self.report)
-            if exact and known.position:
+            if exact and floor is not None and segment == floor.segment:
+                if found.end.sequence < known.sequence:
+                    loss = Loss(found.end.sequence, known.sequence - 1, "records are missing")
+                    found.losses.append((found.end.position, loss))
                 found = found._replace(end=known)
             for position, loss in found.losses:
                 self._damage(seg, position, loss)
@@ -206,11 +244,25 @@ class Opening:
             self._cut_batch(walked, floor)
         return self._settle(walked, segments, exact)
 
+    def _is_blank(self, segment: int) -> bool:
+        with files.opened(SegmentPaths(self.top, self.fmt, segment).data) as fd:
+            return not any(files.read(fd, 0, 2 * self.fmt.HEADER_BYTES))
+
+    def _foreign_end(self, seg: ReadSegment) -> Place:
+        """Where a finished file of another implementation ends: where its lengths lead, if there is nothing behind that."""
+        plain = seg.scan(seg.start, len(seg.data), verify=False)
+        if _last_nonzero(seg.data, plain.position) is None:
+            return Place(plain.position, seg.base + plain.count)
+        self.report.damage.append(
+            f"{seg.paths.data}: byte {plain.position}: nothing leads on from here; how many records are lost is not known"
+        )
+        return Place(0, 0)
+
     def _finished_end(self, seg: ReadSegment, following: int) -> Place:
         """Where a whole segment ends that the manifest does not list, though it is damaged: its last byte that is not
         zero tells, give or take the zeros a checksum may end with, and the next one's header says how many records."""
         after = self._open(following).base
-        plain = kernel.scan(seg.spec, seg.data, seg.start, len(seg.data), verify=False)
+        plain = seg.scan(seg.start, len(seg.data), verify=False)
         if seg.base + plain.count == after:
             return Place(plain.position, after)
         last = _last_nonzero(seg.data, seg.start)
@@ -228,7 +280,9 @@ class Opening:
     def _info(self, seg: ReadSegment, found: Walked) -> SegmentInfo:
         count = found.end.sequence - seg.base
         first_us, last_us = (seg.times.us(0), seg.times.us(count - 1)) if count else (0, 0)
-        return SegmentInfo(seg.id, seg.base, count, found.end.position, first_us, last_us, sealed=True)
+        # Sealed ones come first: what lies before one is believed to be sealed, or gone.
+        sealed = all(s.sealed for s in self.manifest.segments.values() if s.id < seg.id)
+        return SegmentInfo(seg.id, seg.base, count, found.end.position, first_us, last_us, sealed)
 
     def _cut_batch(self, walked: list[tuple[ReadSegment, Walked]], floor: Mark | None) -> None:
         """Take back a batch of which only the first part came back: whole or absent, never a part."""
@@ -236,12 +290,13 @@ class Opening:
         while walked:
             seg, found = walked[-1]
             count = keep = found.end.sequence - seg.base
-            if len(seg.times_data) == 0:
+            if not seg.paths.times.exists():
                 return  # no companion, so nothing is known of batches
+            least = max(least, synced_to(seg.data, found.end))
             while keep > 0 and seg.base + keep > least and not seg.times.ends_batch(keep - 1):
                 keep -= 1
             if keep < count:
-                at = kernel.scan(seg.spec, seg.data, seg.start, found.end.position, keep, False).position
+                at = seg.scan(seg.start, found.end.position, keep, False).position
                 points = [p for p in found.points if p[0] < seg.base + keep]
                 walked[-1] = (seg, found._replace(end=Place(at, seg.base + keep), points=points))
             if keep or len(walked) == 1:
@@ -257,12 +312,15 @@ class Opening:
                 count = done.end.sequence - seg.base
                 files.replace(seg.paths.index, index.pack(self.interval, seg.base, count, done.points))
             if not exact:
+                self._cut_times(last, found.end.sequence - last.base)
                 self._cut_tail(last, found.end.position)
             for segment in segments:
                 if segment not in kept:
-                    self._set_aside(segment)
-            for seg, _ in walked:
-                with files.opened(seg.paths.data) as fd:
+                    self.set_aside(segment)
+            for seg, done in walked:
+                with files.opened(seg.paths.data, write=True) as fd:
+                    if not exact:
+                        forget_syncs(fd, done.end)
                     files.sync(fd)
         for seg, done in walked[:-1]:
             self.manifest.segments[seg.id] = self._info(seg, done)
@@ -274,6 +332,13 @@ class Opening:
             found.end.sequence,
             self._last_us(last, found.end.sequence),
         )
+
+    def _cut_times(self, seg: ReadSegment, count: int) -> None:
+        """Times beyond the end would say of later records that a batch ends where it does not."""
+        if len(seg.times_data) > companion.HEADER_BYTES + companion.ENTRY_BYTES * count:
+            with files.opened(seg.paths.times, write=True) as fd:
+                files.truncate(fd, companion.HEADER_BYTES + companion.ENTRY_BYTES * count)
+                files.sync(fd)
 
     def _cut_tail(self, seg: ReadSegment, end: int) -> None:
         """Copy what lies beyond the end to `*.torn`, and zero it, so that stale bytes never come back to life."""
@@ -292,7 +357,7 @@ class Opening:
             f"{seg.paths.data}: byte {end}: {last + 1 - end} bytes of a torn tail, copied to {aside.name}"
         )
 
-    def _set_aside(self, segment: int) -> None:
+    def set_aside(self, segment: int) -> None:
         """Take a file that is no part of the log out of its way; one that holds anything is kept as `*.torn`."""
         if not self.mend:
             return

@@ -9,14 +9,16 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import struct
 import threading
+import zlib
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.errors import DiskFull, NotALog
-from penstock.kernel import Buffer, FrameSpec, encode_many, scan
+from penstock.kernel import Buffer, FrameSpec, Scan, encode_many, release, scan
 from penstock.storage import companion, files, index
 from penstock.storage.companion import Times
 from penstock.storage.damage import Place
@@ -28,6 +30,14 @@ _MOST_AHEAD: Final = 4 << 20
 _PREPARED_RECORDS: Final = 4096
 _PUT_RECORDS: Final = 1024
 _COPY_BYTES: Final = 1 << 20
+_SCAN_BYTES: Final = 32 << 20
+
+
+# A ring in the unused part of a data file's header page: (end, next) of the latest syncs, each with a CRC-32.
+_POINTS_AT: Final = 128
+_POINTS: Final = 64
+_POINT: Final = struct.Struct("<QQI12x")
+_POINTS_BYTES: Final = _POINTS * _POINT.size
 
 
 class Header(Protocol):
@@ -265,6 +275,8 @@ class WriteSegment:
         for low in range(start, end, _COPY_BYTES):
             part = source.data[low : min(low + _COPY_BYTES, end)]
             self.data[at : at + len(part)] = part
+            release(source.data, low, low + len(part))
+            release(self.data, at, at + len(part))
             at += len(part)
         points = scan(source.spec, self.data, self.header.start, at, every=self._interval)
         self._note(range(base, next_, self._interval), points.points)
@@ -281,9 +293,12 @@ class WriteSegment:
         packed = index.pack(self._interval, self.base, sequences[-1] + 1 - self.base, points)
         self.index[: len(packed)] = packed
 
-    def zero(self, start: int, end: int) -> None:
+    def zero(self, start: int, end: int, first: int, next_: int) -> None:
         """Wipe what lies beyond the end of the log, and make that durable: it must never come back to life."""
         self.data[start:end] = bytes(end - start)
+        at, upto = (companion.HEADER_BYTES + companion.ENTRY_BYTES * (s - self.base) for s in (first, next_))
+        self.times[at:upto] = bytes(upto - at)
+        files.sync(self._fds[1])
         files.sync(self.fd)
 
     def sync(self) -> None:
@@ -302,6 +317,33 @@ class WriteSegment:
         self._fds = []
 
 
+def note_sync(fd: int, n: int, end: int, next_: int) -> None:
+    """Before the n-th sync, write into the data file where the log ends, so that the same sync puts that on the disk. Locked.
+
+    After a power cut, frames that reach such a place are whole up to it, also as batches: the companion, which is not
+    synced, is not asked. It is a ring, so that a sync under way does not overwrite what one that is done has promised.
+    """
+    body = struct.pack("<QQ", end, next_)
+    files.write(fd, _POINT.pack(end, next_, zlib.crc32(body)), _POINTS_AT + n % _POINTS * _POINT.size)
+
+
+def synced_to(data: Buffer, end: Place) -> int:
+    """The sequence up to which a sync was asked for, of those that the frames, which lead to `end`, have reached; or 0."""
+    ring = bytes(memoryview(data)[_POINTS_AT : _POINTS_AT + _POINTS_BYTES])
+    points = _POINT.iter_unpack(ring[: len(ring) // _POINT.size * _POINT.size])
+    true = [(p[0], p[1]) for p in points if p[2] == zlib.crc32(struct.pack("<QQ", p[0], p[1]))]
+    return max((next_ for at, next_ in true if at <= end.position and next_ <= end.sequence), default=0)
+
+
+def forget_syncs(fd: int, end: Place) -> None:
+    """Wipe the notes of syncs beyond a new, lower end: other records will be written there."""
+    for i in range(_POINTS):
+        at = _POINTS_AT + i * _POINT.size
+        raw = files.read(fd, at, _POINT.size)
+        if len(raw) == _POINT.size and (_POINT.unpack(raw)[0] > end.position or _POINT.unpack(raw)[1] > end.sequence):
+            files.write(fd, bytes(_POINT.size), at)
+
+
 def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: int, file_size: int) -> None:
     """Give back what a finished (or closed) segment did not use, and sync all its files."""
     paths = SegmentPaths(top, fmt, segment)
@@ -310,7 +352,10 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
         (paths.index, index.bytes_for(count, interval)),
     )
     for path, length in lengths:
-        fd = files.open_write(path)
+        try:
+            fd = files.open_write(path)
+        except FileNotFoundError:
+            continue  # lost: the records do without
         try:
             files.truncate(fd, length)
             files.sync(fd)
@@ -319,6 +364,8 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
     fd = files.open_write(paths.data)
     try:
         files.punch(fd, end, file_size - end)
+        if any(files.read(fd, _POINTS_AT, _POINTS_BYTES)):
+            files.write(fd, bytes(_POINTS_BYTES), _POINTS_AT)
         files.sync(fd)
     finally:
         files.close(fd)
@@ -326,15 +373,27 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
 
 
 class ReadSegment:
-    """A segment being read: its data mapped, its index and companion where they are there."""
+    """A segment being read: its data mapped, its index and companion where they are there.
 
-    def __init__(self, top: Path, fmt: Format, segment: int, base: int) -> None:
+    What is in a `listed` one is known from elsewhere: if its file is missing it reads as cut short, and a broken header costs
+    no records; `header_error` says so.
+    """
+
+    def __init__(self, top: Path, fmt: Format, segment: int, base: int, *, listed: bool = False) -> None:
         self.id = segment
         self.base = base
         self.paths = SegmentPaths(top, fmt, segment)
-        with files.opened(self.paths.data) as fd:
-            self.data = files.map_read(fd, files.size(fd))
-        self.header = fmt.read_header(memoryview(self.data), str(self.paths.data))
+        self.header_error = ""
+        self.data: mmap.mmap | bytes = b""
+        try:
+            with files.opened(self.paths.data) as fd:
+                self.data = files.map_read(fd, files.size(fd))
+            self.header = fmt.read_header(memoryview(self.data), str(self.paths.data))
+        except (FileNotFoundError, NotALog) as error:
+            if not listed:
+                raise
+            self.header = fmt.read_header(fmt.pack_header(base, 0), str(self.paths.data))
+            self.header_error = str(error)
         self.times_data = self._beside(self.paths.times)
         if not companion.is_valid(self.times_data, base):
             self.times_data = b""
@@ -345,11 +404,14 @@ class ReadSegment:
 
     @staticmethod
     def _beside(path: Path) -> mmap.mmap | bytes:
-        try:
-            with files.opened(path) as fd:
-                return files.map_read(fd, files.size(fd))
-        except FileNotFoundError:
-            return b""
+        while True:
+            try:
+                with files.opened(path) as fd:
+                    return files.map_read(fd, files.size(fd))
+            except FileNotFoundError:
+                return b""
+            except ValueError:
+                continue  # sealed since its size was asked, so it is shorter now
 
     @property
     def start(self) -> int:
@@ -359,18 +421,54 @@ class ReadSegment:
     def spec(self) -> FrameSpec:
         return self.header.spec
 
-    def believable(self, entry: tuple[int, int] | None, end: int) -> Place | None:
+    def scan(self, start: int, end: int, limit: int = 1 << 62, verify: bool = True, every: int = 0) -> Scan:
+        """`kernel.scan` that lets go of the pages behind it, so that a file of any size takes little memory."""
+        count, at, points = 0, start, list[int]()
+        while True:
+            off = count % every if every else 0
+            want = min(limit - count, every - off) if off else limit - count
+            near = min(end, at + _SCAN_BYTES)
+            found = scan(self.spec, self.data, at, near, want, verify, 0 if off else every)
+            if not found.count and near < end:
+                want, near = 1, end  # one record longer than that
+                found = scan(self.spec, self.data, at, end, 1, verify, 0 if off else every)
+            if found.position - at > _COPY_BYTES:
+                release(self.data, at, found.position)
+            count, at = count + found.count, found.position
+            points += found.points
+            if count == limit or found.count == 0 or (found.count < want and near == end):
+                return Scan(count, at, found.reason, points)
+
+    def _entry(self, i: int, end: int) -> Place | None:
         """An index entry, if a record can begin there at all."""
-        if entry and self.start <= entry[1] < end and entry[0] >= self.base:
-            return Place(entry[1], entry[0])
+        sequence, position = self.index.entry(i)
+        if sequence == self.base + i * self.index.interval and self.start <= position < min(end, len(self.data)):
+            return Place(position, sequence)
         return None
 
+    def _leads(self, start: Place, to: Place) -> bool:
+        """Whether the lengths of the records between two places agree with both."""
+        if not start.position <= to.position <= len(self.data):
+            return False
+        found = self.scan(start.position, to.position, to.sequence - start.sequence, False)
+        return (found.position, found.count) == (to.position, to.sequence - start.sequence)
+
     def place_before(self, sequence: int, end: int) -> Place:
-        """The nearest known place at or before a record."""
+        """The nearest known place at or before a record: an index entry that the one before it leads to."""
         self.index.refresh()
-        return self.believable(self.index.before(sequence), end) or Place(self.start, self.base)
+        first = Place(self.start, self.base)
+        for i in range(self.index.number(sequence), 0, -1):
+            before, place = self._entry(i - 1, end) if i > 1 else first, self._entry(i, end)
+            if before is not None and place is not None and self._leads(before, place):
+                return place
+        return first
 
     def anchor_after(self, position: int, end: Place) -> Place:
-        """The nearest known place behind a byte: an index entry, or where the segment ends."""
+        """The nearest known place behind a byte: an index entry that leads to the next one, or where the segment ends."""
         self.index.refresh()
-        return self.believable(self.index.after(position), end.position) or end
+        for i in range(self.index.after(position), self.index.count):
+            place = self._entry(i, end.position)
+            after = self._entry(i + 1, end.position) if i + 1 < self.index.count else end
+            if place is not None and place.position > position and after is not None and self._leads(place, after):
+                return place
+        return end

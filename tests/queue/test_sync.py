@@ -1,0 +1,492 @@
+"""Syncs: what is durable when, who shares them, and what happens when the disk refuses one, or is full."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock import DiskFull, Flush, LogBusy, Queue, Roll, SyncFailed
+from penstock.storage import files
+from penstock.storage.janitor import Janitor
+from tests.queue.crash import Child, Disk, Image, Yard, never_seal, numbered, open_yard, payload, records, until
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """In memory where that can be: the syncs of these tests are replaced anyway."""
+    with open_yard() as yard:
+        yield yard.new()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, path: Path) -> Disk:
+    return Disk(monkeypatch, path)
+
+
+# ---- what is durable when ----
+
+
+def test_the_durable_mark_moves_only_when_a_sync_has_returned(path: Path, disk: Disk) -> None:
+    with Queue(path, file_size=8192) as q:
+        for i in range(3):
+            q.append(b"%d" % i)
+        assert (q.durable_sequence, q.next_sequence) == (0, 3)
+        during: list[int] = []
+        disk.watch = lambda name: during.append(q.durable_sequence) if name.endswith((".data", "/")) else None
+        assert q.sync() == 3
+        assert q.durable_sequence == 3
+        assert during
+        assert set(during) == {0}
+        q.append(b"3")
+        assert q.durable_sequence == 3
+
+
+def test_a_sync_puts_the_data_and_its_name_on_the_disk(path: Path, disk: Disk) -> None:
+    with Queue(path, file_size=8192) as q:
+        q.append(b"x")
+        disk.synced.clear()
+        q.sync()
+        data = Image.take(path).data
+        assert data in disk.synced
+        assert data.rsplit("/", 1)[0] + "/" in disk.synced
+
+
+def test_a_sync_covers_every_segment_since_the_last_one(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_seal(monkeypatch)
+    with Queue(path, file_size=8192, roll=Roll.count(1)) as q:
+        for i in range(4):
+            q.append(b"%d" % i)
+        disk.synced.clear()
+        q.sync()
+        assert set(Image.take(path).names(".data")) <= set(disk.synced)
+        assert len(Image.take(path).names(".data")) == 4
+
+
+def test_nothing_new_needs_no_sync(path: Path, disk: Disk) -> None:
+    with Queue(path, file_size=8192) as q:
+        q.append(b"x")
+        q.sync()
+        before = len(disk.begun)
+        assert q.sync() == 1
+        assert len(disk.begun) == before
+
+
+def test_flush_each_returns_after_a_sync_that_began_when_the_record_was_in(path: Path, disk: Disk) -> None:
+    with Queue(path, file_size=8192, flush=Flush.each()) as q:
+        ends: list[int] = []
+        disk.watch = lambda name: ends.append(q.next_sequence) if name.endswith(".data") else None
+        for i in range(5):
+            ends.clear()
+            assert q.append(b"%d" % i) == i
+            assert max(ends) > i
+            assert q.durable_sequence == i + 1
+        ends.clear()
+        assert q.append_batch([b"a", b"b"]) == range(5, 7)
+        assert max(ends) == 7
+        assert q.durable_sequence == 7
+
+
+def test_threads_that_wait_for_a_sync_share_the_next_one(path: Path, disk: Disk) -> None:
+    with Queue(path, file_size=8192, flush=Flush.each()) as q:
+        q.append(b"warm")
+        before = disk.data_syncs()
+        disk.go.clear()
+        with ThreadPoolExecutor(8) as pool:
+            jobs = [pool.submit(q.append, b"%d" % i) for i in range(8)]
+            until(lambda: q.next_sequence == 9)
+            assert not any(job.done() for job in jobs)
+            disk.go.set()
+            assert sorted(job.result(60) for job in jobs) == list(range(1, 9))
+        assert q.durable_sequence == 9
+        assert disk.data_syncs() - before <= 2
+
+
+def test_flush_batch_syncs_when_there_are_enough_bytes(path: Path) -> None:
+    with Queue(path, file_size=1 << 16, flush=Flush.batch(bytes=2000, interval_s=3600)) as q:
+        for i in range(20):
+            q.append(payload(i, 200))
+        until(lambda: q.next_sequence * 212 - q.durable_sequence * 212 < 2000)
+        assert q.durable_sequence > 0
+
+
+def test_flush_batch_does_not_sync_before_there_are_enough_bytes(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = count_turns(monkeypatch)
+    with Queue(path, file_size=1 << 16, flush=Flush.batch(bytes=5000, interval_s=3600)) as q:
+        q.append(payload(0, 200))
+        until(lambda: turns[0] >= 1)
+        q.append(payload(1, 200))
+        assert q.durable_sequence == 0
+        assert disk.data_syncs() == 0
+
+
+def test_flush_batch_is_on_time_when_nobody_appends_any_more(path: Path) -> None:
+    with Queue(path, file_size=8192, flush=Flush.batch(bytes=1 << 30, interval_s=0.2)) as q:
+        for round_ in range(2):
+            began = time.monotonic()
+            q.append(b"alone")
+            until(lambda wanted=round_ + 1: q.durable_sequence == wanted)  # type: ignore[misc]
+            assert 0.15 < time.monotonic() - began < 20
+
+
+def count_turns(patch: pytest.MonkeyPatch) -> list[int]:
+    turns = [0]
+    real = Janitor._turn
+
+    def turn(self: Janitor) -> None:
+        real(self)
+        turns[0] += 1
+
+    patch.setattr(Janitor, "_turn", turn)
+    return turns
+
+
+# ---- a sync that fails ----
+
+
+def poison(q: Queue, disk: Disk, which: Callable[[str], bool] = lambda name: name.endswith(".data")) -> None:
+    """Let one sync fail, once."""
+    failed: list[str] = []
+
+    def fail(name: str) -> bool:
+        if not failed and which(name):
+            failed.append(name)
+            return True
+        return False
+
+    disk.fail = fail
+    with pytest.raises(SyncFailed) as info:
+        q.sync()
+    assert info.value.errno == errno.EIO
+    assert failed
+
+
+def test_after_a_failed_sync_nothing_is_reported_durable_and_readers_go_on(path: Path, disk: Disk) -> None:
+    q = Queue(path, file_size=8192)
+    q.append(b"0")
+    q.sync()
+    q.append(b"1")
+    tailer = q.tailer()
+    poison(q, disk)
+    for attempt in (
+        lambda: q.append(b"2"),
+        lambda: q.append_batch([b"2", b"3"]),
+        lambda: q.append_batch([payload(i, 3000) for i in range(5)]),
+        q.sync,
+    ):
+        with pytest.raises(SyncFailed):
+            attempt()
+        assert (q.durable_sequence, q.next_sequence) == (1, 2)
+    assert [m.payload for m in tailer] == [b"0", b"1"]
+    assert records(q) == numbered([b"0", b"1"])
+    tailer.close()
+    q.close()
+
+
+@pytest.mark.parametrize("what", [".data", "/"])
+def test_reopening_after_a_failed_sync_writes_what_was_not_durable_anew(path: Path, disk: Disk, what: str) -> None:
+    q = Queue(path, file_size=8192)
+    payloads = [payload(i, 50) for i in range(7)]
+    if what == ".data":
+        q.append(payloads[0])
+        q.sync()
+    else:
+        q.append(payloads[0])  # the name of the file is synced with the first sync only
+    for p in payloads[1:4]:
+        q.append(p)
+    q.append_batch(payloads[4:])
+    durable = q.durable_sequence
+    poison(q, disk, lambda name: name.endswith(what))
+    before = Image.take(path)
+    q.close()
+    disk.synced.clear()
+    with Queue(path) as q:
+        assert q.recovery.moved_bytes == 62 * (7 - durable)
+        assert records(q) == numbered(payloads)
+        assert q.durable_sequence == 7
+        new = set(Image.take(path).names(".data")) - set(before.names(".data"))
+        assert new & set(disk.synced)
+        assert q.append(b"next") == 7
+        after = Image.take(path)
+        q.sync()
+    assert len(new) == 2  # the copy, and the one that is appended to
+    copy = min(new)
+    assert payloads[6] in after[copy]
+    # After a power cut the old file may hold anything beyond the durable mark: it is not looked at.
+    end = 4096 + 62 * durable
+    wiped = after.put(before.data, end, bytes(8192 - end))
+    with open_yard() as yard, Queue(wiped.lay(yard.new(), "new")) as q:
+        assert records(q)[:7] == numbered(payloads)
+        assert not q.recovery.damage
+
+
+def test_a_failed_sync_over_several_segments_moves_them_all(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_seal(monkeypatch)
+    payloads = [payload(i, 50) for i in range(11)]
+    q = Queue(path, file_size=8192, roll=Roll.count(3))
+    for p in payloads[:4]:
+        q.append(p)
+    q.sync()
+    for p in payloads[4:]:
+        q.append(p)
+    poison(q, disk)
+    q.close()
+    with Queue(path, roll=Roll.count(3)) as q:
+        assert q.recovery.moved_bytes == 7 * 62
+        assert records(q) == numbered(payloads)
+        assert q.durable_sequence == 11
+        assert [q.append(b"next") for _ in range(4)] == [11, 12, 13, 14]
+        for to in range(11):
+            with q.tailer(at=to) as t:
+                message = t.read()
+                assert message is not None
+                assert message.payload == payloads[to]
+                assert message.timestamp_us is not None
+    with Queue(path) as q:
+        assert q.recovery.clean
+        assert records(q)[:11] == numbered(payloads)
+
+
+def test_a_failed_sync_stops_every_process_until_all_have_closed(path: Path, disk: Disk) -> None:
+    q = Queue(path, file_size=8192)
+    q.append(b"0")
+    with Child(path) as child:
+        assert child.ask("q.append(b'1')") == "1"
+        poison(q, disk)
+        for attempt in ("q.append(b'2')", "q.append_batch([b'2', b'3'])", "q.sync()"):
+            assert child.ask(attempt) == "SyncFailed"
+        assert child.ask("(q.durable_sequence, q.next_sequence, len(list(q.tailer())))") == "(0, 2, 2)"
+        q.close()
+        with pytest.raises(LogBusy, match="close it in all of them"):
+            Queue(path)
+        assert child.ask("q.close()") == "None"
+    with Queue(path) as q:
+        assert q.recovery.moved_bytes > 0
+        assert records(q) == numbered([b"0", b"1"])
+        assert q.append(b"2") == 2
+
+
+def test_flush_each_raises_when_its_sync_fails_though_the_record_can_be_read(path: Path, disk: Disk) -> None:
+    q = Queue(path, file_size=8192, flush=Flush.each())
+    q.append(b"0")
+    disk.fail = lambda name: name.endswith(".data")
+    with pytest.raises(SyncFailed):
+        q.append(b"1")
+    assert q.durable_sequence == 1
+    assert [p for _, p in records(q)] == [b"0", b"1"]
+    q.close()
+
+
+def test_a_failed_background_sync_is_met_by_the_next_append_and_not_tried_for_ever(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+    real = Janitor._turn
+
+    def turn(self: Janitor) -> None:
+        tries.append(1)
+        real(self)
+
+    monkeypatch.setattr(Janitor, "_turn", turn)
+    q = Queue(path, file_size=8192, flush=Flush.batch(bytes=1 << 20, interval_s=0.01))
+    disk.fail = lambda name: name.endswith(".data")
+    q.append(b"0")
+    assert q._log is not None
+    control = q._log.control
+    assert control is not None
+    until(lambda: control.poison)
+    with pytest.raises(SyncFailed):
+        q.append(b"1")
+    before = len(tries)
+    assert not threading.Event().wait(0.3)  # a while in which it could spin
+    assert len(tries) - before < 5
+    assert q.durable_sequence == 0
+    q.close()
+
+
+@pytest.mark.parametrize("what", [".time", ".index", ".data", "/", ".lock"])
+def test_a_sync_that_fails_while_closing_is_raised_and_nothing_is_lost(path: Path, disk: Disk, what: str) -> None:
+    q = Queue(path, file_size=8192)
+    q.append(b"0")
+    q.sync()
+    q.append(b"1")
+    q.sync()
+    disk.fail = lambda name: name.endswith(what)
+    with pytest.raises(SyncFailed):
+        q.close()
+    assert q.closed
+    disk.fail = lambda name: False
+    with Queue(path) as q:
+        assert records(q) == numbered([b"0", b"1"])
+        assert q.append(b"2") == 2
+    with Queue(path) as q:
+        assert q.recovery.how == "clean"
+
+
+@pytest.mark.parametrize("what", [".time", "manifest"])
+def test_a_sync_that_fails_while_sealing_poisons_the_log(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    q = Queue(path, file_size=8192, roll=Roll.count(2))
+    disk.fail = lambda name: name.endswith(what)
+    with pytest.raises(SyncFailed):
+        for i in range(10_000):  # the background comes round to it soon
+            q.append(b"%d" % i)
+            if i > 4:
+                q._log.seal_finished()  # type: ignore[union-attr]
+    got = records(q)
+    q.close()
+    disk.fail = lambda name: False
+    with Queue(path) as q:
+        assert records(q) == got
+        assert q.append(b"next") == len(got)
+
+
+def test_a_poisoned_log_that_had_nothing_to_lose_moves_nothing(path: Path, disk: Disk) -> None:
+    q = Queue(path, file_size=8192)
+    q.append(b"0")
+    q.sync()
+    q._log.control.set_poison(errno.EIO)  # type: ignore[union-attr]
+    with pytest.raises(SyncFailed):
+        q.append(b"1")
+    q.close()
+    with Queue(path) as q:
+        assert q.recovery.moved_bytes == 0
+        assert q.append(b"1") == 1
+
+
+# ---- a full disk, and no more files ----
+
+
+def test_a_full_disk_at_a_roll_is_disk_full_and_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never_seal(monkeypatch)  # nor prepare a file while there is room
+    with Queue(path, file_size=8192) as q:
+        q.append(payload(0, 1000))
+
+        def full(fd: int, offset: int, length: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        real = files.allocate
+        monkeypatch.setattr(files, "allocate", full)
+        count = 1
+        with pytest.raises(DiskFull):
+            for count in range(1, 10):
+                q.append(payload(count, 1000))
+        assert q.next_sequence == count == 4
+        for attempt in (
+            lambda: q.append(payload(9, 1000)),
+            lambda: q.append_batch([payload(9, 2000)] * 2),
+            lambda: q.append_batch([payload(9, 3000)] * 3),
+        ):
+            with pytest.raises(DiskFull) as info:
+                attempt()
+            assert info.value.errno == errno.ENOSPC
+            assert q.next_sequence == 4
+        assert len(Image.take(path).names(".data")) == 1
+        assert not [name for name in files.walk(path) if name.endswith(".tmp")]
+        assert records(q) == numbered([payload(i, 1000) for i in range(4)])
+        q.sync()
+        monkeypatch.setattr(files, "allocate", real)
+        assert q.append(payload(4, 1000)) == 4
+        assert q.append_batch([payload(9, 3000)] * 3) == range(5, 8)
+        assert len(records(q)) == 8
+
+
+def test_a_full_disk_within_a_file_is_disk_full_and_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Queue(path, file_size=8 << 20) as q:
+        q.append(b"first")
+
+        def full(fd: int, offset: int, length: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "allocate", full)
+            for attempt in (
+                lambda: q.append(bytes([7]) * (4 << 20)),
+                lambda: q.append_batch([bytes([7]) * (2 << 20)] * 2),
+            ):
+                with pytest.raises(DiskFull):
+                    attempt()
+                assert q.next_sequence == 1
+            assert q.append(b"small") == 1  # there is room for that
+        assert q.append(bytes([7]) * (4 << 20)) == 2
+        assert [len(p) for _, p in records(q)] == [5, 5, 4 << 20]
+
+
+def test_a_manifest_that_cannot_grow_is_disk_full_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Queue(path, file_size=8192, roll=Roll.count(2)) as q:
+        q.append(b"0")
+        q.append(b"1")
+        real = files.write
+
+        def write(fd: int, data: bytes, offset: int) -> None:
+            if Disk.name(disk, fd) == "manifest":
+                raise OSError(errno.ENOSPC, "no space")
+            real(fd, data, offset)
+
+        with monkeypatch.context() as patch:
+            disk = Disk(patch, path)
+            patch.setattr(files, "write", write)
+            for _ in range(2):
+                with pytest.raises(DiskFull):
+                    q.append(b"2")
+            assert records(q) == numbered([b"0", b"1"])
+        assert q.append(b"2") == 2
+        assert records(q) == numbered([b"0", b"1", b"2"])
+    with Queue(path) as q:
+        assert records(q) == numbered([b"0", b"1", b"2"])
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES])
+@pytest.mark.parametrize("call", ["create", "open_write", "open_read", "rename"])
+def test_a_new_segment_that_cannot_be_opened_costs_nothing_and_can_be_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    never_seal(monkeypatch)
+    with Queue(path, file_size=8192) as q:
+        payloads = [payload(i, 1000) for i in range(8)]
+        real = getattr(files, call)
+
+        def fail(*args: object, **options: object) -> object:
+            if any("-000" in str(a) for a in args):
+                raise OSError(code, "not now")
+            return real(*args, **options)
+
+        q.append(payloads[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(files, call, fail)
+            with pytest.raises(OSError) as info:
+                for p in payloads[1:]:
+                    q.append(p)
+            assert info.value.errno == code
+            assert q.next_sequence == 4
+        assert records(q) == numbered(payloads[:4])
+        for p in payloads[4:]:
+            q.append(p)
+        assert records(q) == numbered(payloads)
+    with Queue(path) as q:
+        assert records(q) == numbered(payloads)
+
+
+def test_a_yard_is_empty_again(path: Path) -> None:
+    """These tests must not fill the memory they run in."""
+    with open_yard() as yard:
+        assert isinstance(yard, Yard)
+        where = yard.new()
+        Queue(where, file_size=8192).close()
+        yard.new()
+        assert not where.exists()
+    assert not where.parent.exists()
