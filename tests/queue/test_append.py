@@ -321,15 +321,15 @@ def test_two_objects_of_one_process_append_to_the_same_log(path: Path) -> None:
 
 def test_an_append_beside_close_is_kept_or_refused(path: Path) -> None:
     kept: list[bytes] = []
-    for turn in range(10):
-        q = Queue(path, file_size=8192, roll=Roll.count(50))
+    for turn in range(8):
+        q = Queue(path, file_size=65536, roll=Roll.count(200))
         ready = threading.Barrier(4)
 
         def work(number: int, turn: int = turn, q: Queue = q, ready: threading.Barrier = ready) -> list[bytes]:
             done = []
             ready.wait()
             try:
-                for i in range(5000):
+                for i in range(2000):
                     done.append(b"%d:%d:%d" % (turn, number, i))
                     q.append(done[-1])
             except LogClosed:
@@ -360,7 +360,7 @@ def test_timestamps_lie_within_the_call_and_never_run_backwards(path: Path) -> N
             bounds.append((before, time.time_ns() // 1000))
         times = [m.timestamp_us for m in q.tailer()]
     assert times == sorted(times)
-    slack = 200  # the native kernel's clock is set by the real one every two milliseconds
+    slack = 5000  # the native kernel sets its clock by the real one every two milliseconds, and may be interrupted over that
     outside = [
         (low, us, high) for (low, high), us in zip(bounds, times, strict=True) if not low - slack <= us <= high + slack
     ]

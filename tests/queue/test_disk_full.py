@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from penstock import DiskFull, Flush, Queue, RecordGone, Retention, Roll
-from penstock.storage import files
+from penstock.storage import companion, files, index
 from tests.torture import ROOT
 
 pytestmark = pytest.mark.root
@@ -39,10 +40,11 @@ def record(i: int, size: int = 1000) -> bytes:
 
 
 def lay_ballast(disk: Path) -> None:
-    with (disk / "ballast").open("wb") as f:
-        f.write(b"b" * BALLAST)
-        f.flush()
-        os.fsync(f.fileno())
+    for name, size in (("ballast", BALLAST), ("reserve", BALLAST // 4)):
+        with (disk / name).open("wb") as f:
+            f.write(b"b" * size)
+            f.flush()
+            os.fsync(f.fileno())
 
 
 def drop_ballast(disk: Path) -> None:
@@ -65,6 +67,7 @@ def fill_to_the_brim(disk: Path) -> None:
 
 def free_the_brim(disk: Path) -> None:
     (disk / "filler").unlink()
+    (disk / "reserve").unlink()
 
 
 def fill(q: Queue, acknowledged: list[bytes], size: int = 1000) -> DiskFull:
@@ -111,9 +114,11 @@ def refused(q: Queue, acknowledged: list[bytes], payloads: list[bytes]) -> None:
     """An append that the disk has no room for changes nothing. What the background gives back may be room for a few more:
     it is done here, so that there is an end to it."""
     assert q._log is not None
-    for _ in range(300):
+    for _ in range(20):
         with contextlib.suppress(OSError):
             q._log.seal_finished()
+        if len(payloads) == 1:
+            fill(q, acknowledged, len(payloads[0]))
         before = state(q)
         try:
             if len(payloads) == 1:
@@ -136,8 +141,7 @@ def singles(disk: Path) -> None:
         assert len(acknowledged) > 1000
         fill_to_the_brim(disk)
         fill(q, acknowledged)
-        for _ in range(3):
-            refused(q, acknowledged, [record(0)])
+        refused(q, acknowledged, [record(0)])
         check_readable(q, acknowledged)
         drop_ballast(disk)
         free_the_brim(disk)
@@ -152,6 +156,58 @@ def singles(disk: Path) -> None:
         assert q.recovery.how == "clean"
         assert q.recovery.damage == []
         check_readable(q, acknowledged)
+
+
+def small(disk: Path) -> None:
+    """Tiny records: companion and index are as large as the data, and need room of their own."""
+    acknowledged: list[bytes] = []
+    lay_ballast(disk)
+    with open_queue(disk) as q:
+        check_error(fill(q, acknowledged, 9))
+        fill_to_the_brim(disk)
+        fill(q, acknowledged, 9)
+        refused(q, acknowledged, [record(0, 9)] * 20_000)
+        drop_ballast(disk)
+        fill(q, acknowledged, 9)
+        check_readable(q, acknowledged)
+    free_the_brim(disk)
+    with open_queue(disk, verify_on_startup=True) as q:
+        assert q.recovery.damage == []
+        check_readable(q, acknowledged)
+
+
+def pages(disk: Path) -> None:
+    """What counts as allocated is so by whole pages, though blocks may be smaller: else a store may need one more block."""
+
+    def check(q: Queue) -> None:
+        assert q._log is not None
+        assert q._log.control is not None
+        with q._log._growing, q._log.locked():  # type: ignore[union-attr]
+            now, (size, entries) = q._log.active(), q._log.control.allocated
+            reach = {
+                "data": size,
+                "time": companion.HEADER_BYTES + companion.ENTRY_BYTES * (entries - now.base),
+                "index": index.bytes_for(entries - now.base, q._log.interval),
+            }
+            for suffix, upto in reach.items():
+                path = (q.path / q._log.fmt.name(now.segment)).with_suffix(f".{suffix}")
+                whole = min(-(-upto // mmap.PAGESIZE) * mmap.PAGESIZE, path.stat().st_size)
+                with path.open("rb") as f:
+                    assert os.lseek(f.fileno(), 0, os.SEEK_HOLE) >= whole, (suffix, upto)
+
+    with open_queue(disk) as q:
+        q.append(b"first")
+        check(q)
+        for i in range(45_000):
+            q.append(b"%d" % i)
+            if i % 3001 == 0:
+                check(q)
+        q.append_batch([record(i, 50_000) for i in range(40)])
+        q.append(b"more")
+        check(q)
+    with open_queue(disk) as q:
+        q.append(b"again")
+        check(q)
 
 
 def large(disk: Path) -> None:
@@ -244,8 +300,7 @@ def rolls(disk: Path) -> None:
         check_error(fill(q, acknowledged, 700))
         fill_to_the_brim(disk)
         fill(q, acknowledged, 700)
-        for _ in range(5):
-            refused(q, acknowledged, [record(0, 700)])
+        refused(q, acknowledged, [record(0, 700)])
         check_readable(q, acknowledged)
         drop_ballast(disk)
         for _ in range(100):
@@ -315,8 +370,7 @@ def brim(disk: Path) -> None:
     fill(q, acknowledged)
     fill_to_the_brim(disk)
     fill(q, acknowledged)
-    with contextlib.suppress(DiskFull):
-        q.close()
+    q.close()  # it may leave sealing to the next one, but it is no reason to fail
     assert q.closed
     fill_to_the_brim(disk)
     try:
@@ -352,6 +406,7 @@ def crowd(disk: Path) -> None:
         drop_ballast(disk)
         fill(q, acknowledged)
         check_readable(q, acknowledged)
+    free_the_brim(disk)
     with open_queue(disk) as q:
         check_readable(q, acknowledged)
 
@@ -376,7 +431,8 @@ def retained(disk: Path) -> None:
 
 
 WORKS: dict[str, Callable[[Path], None]] = {
-    f.__name__: f for f in (singles, large, batches, spans, rolls, flushed, tailers, brim, crowd, retained)
+    f.__name__: f
+    for f in (singles, small, pages, large, batches, spans, rolls, flushed, tailers, brim, crowd, retained)
 }
 
 
@@ -397,7 +453,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         with image.open("wb") as f:
             f.truncate(16 << 20)
         try:
-            subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True, capture_output=True)
+            subprocess.run(["mkfs.ext4", "-q", "-m", "0", "-b", "1024", str(image)], check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             pytest.skip(f"mkfs.ext4: {error}")
         command = ["mount", "-o", "loop", str(image), str(place)]

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import CorruptRecord, NotALog, Queue, Roll, SyncFailed, UnknownVersion
 from penstock.formats import queue as fmt
-from penstock.storage import control, files
+from penstock.storage import control, files, span
 from penstock.storage.companion import pack_header
 from tests.queue.crash import (
     HEADER,
@@ -472,13 +472,13 @@ def span_image(crashed: Image, yard: Yard, patch: pytest.MonkeyPatch) -> tuple[I
         assert q._log is not None
         whole = Image.take(path)
         taken: list[Image] = []
-        real = q._log._commit_span
+        real = span.commit
 
         def commit(*args: object) -> None:
             taken.append(Image.take(path))
             real(*args)  # type: ignore[arg-type]
 
-        patch.setattr(q._log, "_commit_span", commit)
+        patch.setattr(span, "commit", commit)
         q.append_batch([payload(i, 900) for i in range(12)])
     first = taken[0].names(".data")[1]
     assert first not in whole

@@ -44,6 +44,13 @@ typedef struct {
 static uint64_t ps_min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t ps_max(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* Whole pages, within the file: where blocks are smaller than pages, a store to a page that is only partly allocated takes
+ * more disk, and with none left it kills (SIGBUS). */
+static uint64_t ps_page_up(uint64_t n, uint64_t most) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return ps_min((n + page - 1) / page * page, most);
+}
+
 static int ps_write_zeros(int fd, uint64_t at, uint64_t end) {
     static const uint8_t zeros[PS_AHEAD_STEP / 4];
 #if defined(__linux__)
@@ -92,7 +99,7 @@ static int ps_ahead_grow(ps_ahead *a, uint64_t goal, uint64_t entries_goal) {
     uint64_t have = PS_LOAD(&a->slot->allocated), entries = PS_LOAD(&a->slot->entries);  /* ours to move, now */
     if (PS_LOAD(&a->ctl->turn) == a->turn && entries >= a->base) {
         uint64_t step = PS_LOAD(&a->durable) ? 4 * PS_AHEAD_STEP : PS_AHEAD_STEP;
-        uint64_t upto = have < goal ? ps_min(goal, have + step) : have;
+        uint64_t upto = have < goal ? ps_page_up(ps_min(goal, have + step), a->size) : have;
         int failed = ps_write_zeros(a->data.fd, have, upto) != 0;
         if (!failed && upto > have && PS_LOAD(&a->durable) && fdatasync(a->data.fd) != 0) {
             PS_STORE(&a->ctl->poison, (uint64_t)errno);    /* the system tells each failure once: it may be a record's */
@@ -100,9 +107,9 @@ static int ps_ahead_grow(ps_ahead *a, uint64_t goal, uint64_t entries_goal) {
         }
         if (!failed && entries < entries_goal) {
             uint64_t place = entries - a->base, last = entries_goal - a->base;
-            uint64_t i0 = ps_index_bytes(a, place), i1 = ps_min(a->index.len, ps_index_bytes(a, last));
-            failed = ps_write_zeros(a->times.fd, 64 + 8 * place, 64 + 8 * last) != 0 ||
-                     ps_write_zeros(a->index.fd, i0, i1) != 0;
+            uint64_t t1 = ps_page_up(64 + 8 * last, a->times.len), i1 = ps_page_up(ps_index_bytes(a, last), a->index.len);
+            failed = ps_write_zeros(a->times.fd, 64 + 8 * place, t1) != 0 ||
+                     ps_write_zeros(a->index.fd, ps_index_bytes(a, place), i1) != 0;
             entries = entries_goal;
         }
         if (!failed) done = ps_ahead_publish(a, upto, entries);

@@ -118,7 +118,9 @@ def allocate(fd: int, offset: int, length: int) -> None:
     if not PORTABLE:
         os.posix_fallocate(fd, offset, length)
     while length > 0:
-        part = min(length, len(_ZEROS))
+        # Without fallocate, page by page: a larger write that fails half-way may leave one large page in the kernel's cache
+        # that is only partly allocated, and a store through a map to any part of that kills (seen on ext4).
+        part = min(length, len(_ZEROS) if not PORTABLE else mmap.PAGESIZE - offset % mmap.PAGESIZE)
         write(fd, memoryview(_ZEROS)[:part], offset)
         offset += part
         length -= part

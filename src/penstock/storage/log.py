@@ -7,16 +7,14 @@ lock, takes it, looks again and puts it right. Lock order: `_sync_lock`, then th
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from penstock import kernel
 from penstock.errors import (
@@ -24,8 +22,6 @@ from penstock.errors import (
     InvalidPayload,
     LogBusy,
     LogClosed,
-    LogNotFound,
-    NotALog,
     PenstockError,
     ReadOnly,
     SyncFailed,
@@ -33,13 +29,15 @@ from penstock.errors import (
 )
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, SPACE
 from penstock.options import Roll
-from penstock.storage import files, segment
+from penstock.storage import files, segment, span
 from penstock.storage.control import Active, Control, FileLock, Mark
 from penstock.storage.cursor import Cursors
-from penstock.storage.damage import Place
+from penstock.storage.directory import Directory, is_full
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.recovery import Opening, Recovery, Tail, list_segments, walk
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths, WriteSegment
+from penstock.storage.opening import check, recover, survey
+from penstock.storage.recovery import Recovery, Tail
+from penstock.storage.segment import Format, WriteSegment
+from penstock.storage.span import finish_appends, guard_sync, list_rolled
 
 _NEVER: Final = (1 << 63) - 1
 _PERSIST_MARK_S: Final = 1.0
@@ -60,10 +58,6 @@ def refuse_network(path: Path) -> None:
         )
 
 
-def _grow_errors(path: Path, error: OSError) -> OSError:
-    return DiskFull(path, 0) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error
-
-
 class Log:
     """See the module's docstring. Threads may share it; after a fork the child opens it anew at its next call."""
 
@@ -79,6 +73,7 @@ class Log:
         verify: bool = False,
         on_work: Callable[[], None] = lambda: None,
     ) -> None:
+        self.directory = Directory(path, fmt, file_size, interval)
         self.path = path
         self.fmt = fmt
         self.file_size = file_size
@@ -109,8 +104,7 @@ class Log:
                 self._open_to_write(verify)
         except BaseException as error:
             self._let_go()
-            full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if full and not isinstance(error, PenstockError):
+            if is_full(error) and not isinstance(error, PenstockError):
                 raise DiskFull(path, 0) from error
             raise
         _open_logs.add(self)
@@ -127,7 +121,7 @@ class Log:
                 control.wait_exclusive()  # it died over that: our turn
                 alone = True
         if alone:
-            self._recover(control, verify)
+            self.recovery = recover(self.directory, control, self.manifest, self.cursors, verify=verify)
             control.share()
         else:
             self._join(control)
@@ -149,191 +143,6 @@ class Log:
         control.forget_clean()
         self.manifest.load(control.generation, believe_rolled=True)
 
-    def _recover(self, control: Control, verify: bool) -> None:
-        """Find the end of the log, mend what a crash left, and make the control page valid. Nobody else is here."""
-        same = control.same_boot and self._agrees(control)
-        self._remove_temporaries()
-        listed = self.manifest.load(control.generation, believe_rolled=same)
-        opening = Opening(self.path, self.fmt, self.manifest, self.interval, mend=True)
-        report = self.recovery = opening.report
-        same = not self._drop_leftovers(opening) and same  # on a new boot too
-        had_data = bool(list_segments(self.path, self.fmt))
-        if had_data and not listed:
-            report.rebuilt.append("manifest")
-        clean, durable, poison = control.clean, control.durable, control.poison if same else 0
-        if same:
-            self._finish_appends(control)
-            now = control.active()
-            floor: Mark | None = Mark(now.segment, now.end, now.next)
-            exact, how = True, "clean" if clean == floor else "same boot"
-        else:
-            floor = max((m for m in (clean, durable) if m), key=lambda m: (m.segment, m.end), default=None)
-            exact = clean is not None and clean == floor and self._ends_at(clean)
-            how = "clean" if exact else "new boot"
-        report.how = how if had_data else "created"
-        tail = opening.find_tail(floor, exact=exact, verify=verify or how == "same boot")
-        if tail is None:
-            tail = self._first_segment()
-        mark = durable if same and durable else Mark(tail.segment, tail.end, tail.next)
-        if poison and mark.next < tail.next:
-            tail = self._move_undurable(tail, mark, control.generation + 1)
-            mark = Mark(tail.segment, tail.end, tail.next)
-        if verify:
-            self._verify(self.manifest.ordered(), report)
-        self.manifest.rewrite(control.generation + 1)
-        control.next_generation()
-        control.initialise(*tail, mark)
-        files.sync(control.fd)
-        for name, sequence in self.cursors.all().items():
-            if sequence > tail.next:
-                self.cursors.store(name, tail.next)
-                report.cursors_set_back[name] = sequence
-
-    @staticmethod
-    def _agrees(control: Control) -> bool:
-        """A page that was closed clean says twice where the log ends, once with a checksum: a flipped bit is not believed."""
-        clean, now = control.clean, control.active()
-        return clean is None or (clean == Mark(now.segment, now.end, now.next) and control.dirty is None)
-
-    def _ends_at(self, mark: Mark) -> bool:
-        """Whether nothing was appended after a clean close: a page that says so may be older than the data."""
-        paths = SegmentPaths(self.path, self.fmt, mark.segment)
-        if any(s > mark.segment for s in list_segments(self.path, self.fmt)):
-            return False
-        if not paths.data.exists():
-            return True
-        with files.opened(paths.data) as fd:
-            return not any(files.read(fd, mark.end, 4))
-
-    def _first_segment(self) -> Tail:
-        finished = self.manifest.ordered()
-        now = files.now_us()
-        next_ = finished[-1].next if finished else self.manifest.retired_next
-        new = self.fmt.next_id(finished[-1].id, now) if finished else self.fmt.first_id(now)
-        self._make_segment(new, next_)
-        return Tail(new, next_, self.fmt.HEADER_BYTES, next_, finished[-1].last_us if finished else 0)
-
-    def _make_segment(self, new: int, base: int) -> None:
-        try:
-            if not segment.is_prepared(self.path, self.fmt, new):
-                segment.place(segment.prepare(self.path, self.fmt, new, self.file_size, self.interval))
-            segment.adopt(self.path, self.fmt, new, base)
-        except OSError as error:
-            raise _grow_errors(self.path / self.fmt.name(new), error) from error
-
-    def _remove_temporaries(self) -> None:
-        for name in list(files.walk(self.path)):
-            # The settings are written before anybody has a lock, so another process may be at it just now.
-            if name.endswith(".tmp") and self._is_ours(name):
-                files.remove(self.path / name)
-        self._remove_prepared()
-
-    def _remove_prepared(self) -> None:
-        for name in list(files.walk(self.path)):
-            if name.endswith(".next") and not name.startswith("cursors/") and self._is_ours(name):
-                files.remove(self.path / name)
-
-    def _is_ours(self, name: str) -> bool:
-        """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
-        return (
-            name.startswith(("manifest.", "cursors/")) or self.fmt.parse(name.partition(".")[0] + ".data") is not None
-        )
-
-    def _move_undurable(self, tail: Tail, mark: Mark, generation: int) -> Tail:
-        """After a failed sync the page cache cannot be trusted to reach the disk: write what it holds to new files."""
-        last = tail.segment
-        made: list[SegmentInfo] = []
-        sources = [s for s in self.manifest.ordered() if s.id >= mark.segment]
-        sources.append(SegmentInfo(tail.segment, tail.base, tail.next - tail.base, tail.end, 0, tail.last_us))
-        for source in sources:
-            seg = ReadSegment(self.path, self.fmt, source.id, source.base)
-            start, base = (mark.end, mark.next) if source.id == mark.segment else (seg.start, source.base)
-            if source.next == base:
-                continue
-            last = self.fmt.next_id(last, files.now_us())
-            self._make_segment(last, base)
-            copy = WriteSegment(self.path, self.fmt, last, self.file_size, self.interval)
-            try:
-                copy.fill(seg, start, source.end, base, source.next)
-                end = copy.header.start + source.end - start
-            finally:
-                copy.close()
-            made.append(
-                SegmentInfo(
-                    last,
-                    base,
-                    source.next - base,
-                    end,
-                    seg.times.us(base - source.base),
-                    source.last_us,
-                    True,
-                )
-            )
-            self.recovery.moved_bytes += source.end - start
-        for source in sources:
-            self.manifest.segments.pop(source.id, None)
-            if source.id == mark.segment:
-                kept = SegmentInfo(
-                    source.id,
-                    source.base,
-                    mark.next - source.base,
-                    mark.end,
-                    source.first_us,
-                    source.last_us,
-                    True,
-                )
-                self.manifest.segments[source.id] = kept
-        for info in [*self.manifest.ordered(), *made]:
-            self.manifest.segments[info.id] = replace(info, sealed=True)  # the durable mark speaks for the earlier ones
-        self.manifest.rewrite(generation)  # from here on the copies are the log, whatever the control page still says
-        for source in sources:
-            if source.id != mark.segment:
-                self._delete_files(source.id)
-        return self._first_segment()
-
-    def _drop_leftovers(self, opening: Opening) -> bool:
-        """Take away files that are no part of the log any more: retired ones, and those whose records were moved.
-
-        True when a move was cut short after its copies were listed: then the control page still speaks of the old files.
-        """
-        finished = self.manifest.ordered()
-        for segment_id in list_segments(self.path, self.fmt):
-            base = self._base_of(segment_id) if segment_id not in self.manifest.segments else None
-            if base is not None and base < self.manifest.retired_next:
-                self._delete_files(segment_id)
-            elif base is not None and any(s.base <= base < s.next and s.id > segment_id for s in finished):
-                opening.set_aside(segment_id)
-        assert self.control is not None
-        if self.control.span is not None:
-            return False  # no move, but a batch over several segments that was listed and not yet published
-        return bool(finished) and self.control.active().segment < finished[-1].id
-
-    def _base_of(self, segment_id: int) -> int | None:
-        """The first sequence of a data file, as its header says, if it can be read."""
-        path = self.path / self.fmt.name(segment_id)
-        try:
-            with files.opened(path) as fd:
-                return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(path)).base
-        except NotALog:
-            return None
-
-    def _verify_all(self) -> None:
-        """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
-        now = self.active()
-        active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
-        self._verify([*(s for s in self.manifest.ordered() if s.id < now.segment), active], self.recovery)
-
-    def _verify(self, segments: list[SegmentInfo], report: Recovery) -> None:
-        for info in segments:
-            seg = ReadSegment(self.path, self.fmt, info.id, info.base, listed=True)
-            if seg.header_error and len(seg.data):
-                report.damage.append(seg.header_error)
-            found = walk(seg, Place(info.end, info.next), self.interval, report)
-            for position, loss in found.losses:
-                report.damage.append(
-                    f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
-                )
-
     def _open_to_read(self, verify: bool) -> None:
         """Beside live writers: follow the control page. With none: find the end without changing anything."""
         path = self.path / ".lock"
@@ -345,22 +154,13 @@ class Log:
                     self._verify_all()
                 return
             files.unlock(control.fd)  # must not keep a writer from making it valid
-        self._survey(verify)
+        self._static, self.recovery = survey(self.directory, self.control, self.manifest, verify=verify)
 
-    def _survey(self, verify: bool) -> None:
-        self.manifest.load(0, believe_rolled=False)
-        opening = Opening(self.path, self.fmt, self.manifest, self.interval, mend=False)
-        clean = self.control.clean if self.control else None
-        floor = clean or (self.control.durable if self.control else None)
-        exact = clean is not None and self._ends_at(clean)
-        opening.report.how = "clean" if exact else "new boot"
-        tail = opening.find_tail(floor, exact=exact, verify=verify)
-        if tail is None:
-            raise LogNotFound(f"{self.path}: no data files here; open the log for writing to create one")
-        self._static = tail
-        self.recovery = opening.report
-        if verify:
-            self._verify(self.manifest.ordered(), self.recovery)
+    def _verify_all(self) -> None:
+        """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
+        now = self.active()
+        active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
+        check(self.directory, [*(s for s in self.manifest.ordered() if s.id < now.segment), active], self.recovery)
 
     def become_live(self) -> bool:
         """A read-only log that was closed when opened: has a writer come?"""
@@ -433,7 +233,7 @@ class Log:
         control.page.lock()
         try:
             if control.dirty or control.span:
-                self._finish_appends(control)
+                finish_appends(self.directory, control, self.manifest)
             yield control
         finally:
             control.page.unlock()
@@ -456,39 +256,6 @@ class Log:
         if self.inherited:
             raise LogClosed(f"{self.path}: this log was opened before a fork; open it again in the child process")
 
-    def _finish_appends(self, control: Control) -> None:
-        """An append was cut short by the death of its process: finish it if its frames are whole, else wipe them."""
-        now, dirty, span = control.active(), control.dirty, control.span
-        if dirty is None and span is None:
-            return
-        seg = WriteSegment(self.path, self.fmt, now.segment, self.file_size, self.interval)
-        try:
-            end, next_ = (dirty.end, dirty.next) if dirty else (now.end, now.next)
-            found = kernel.scan(self.fmt.SPEC, seg.data, now.end, end)
-            # `next` is published before `end`: a writer may have died between the two.
-            whole = found.position == end and now.next in (next_, next_ - found.count) and end > now.end
-            if span is not None and whole:
-                self._commit_span(control, Active(now.turn, now.segment, now.base, end, next_), *span)
-                return
-            if not whole:
-                self._guard_sync(control, lambda: seg.zero(now.end, end, now.next, max(now.next, next_)))
-                end, next_ = now.end, now.next
-                if span is not None:
-                    for later in [s for s in list_segments(self.path, self.fmt) if s > now.segment]:
-                        self._delete_files(later)
-                    control.clear_span()
-            control.settle(end, next_)
-        finally:
-            seg.close()
-
-    def _guard_sync(self, control: Control, sync: Callable[[], None]) -> None:
-        """A sync that fails poisons the log for every process: no later success may be reported on top of it."""
-        try:
-            sync()
-        except OSError as error:
-            control.set_poison(error.errno or errno.EIO)
-            raise SyncFailed(self.path, error.errno or errno.EIO) from error
-
     # ---- appending ----
 
     def _slow(self, code: int, need_bytes: int, records: int) -> None:
@@ -496,14 +263,10 @@ class Log:
         control = self._writable()
         if code == POISONED:
             raise SyncFailed(self.path, control.poison)
-        capacity = self.file_size - self.fmt.HEADER_BYTES
-        if need_bytes > capacity:
+        if need_bytes > self.directory.capacity:
             if records > 1:
                 raise BatchTooLong
-            raise InvalidPayload(
-                f"{self.path}: a record of {need_bytes - self.fmt.SPEC.overhead} bytes does not fit a file: at most "
-                f"{capacity - self.fmt.SPEC.overhead} with file_size={self.file_size}; create the log with a larger one"
-            )
+            self._refuse(need_bytes)
         if code == SPACE:
             self._grow(control, need_bytes, records)
             return
@@ -517,12 +280,19 @@ class Log:
             else:
                 assert code in (REMAP, DIRTY)
 
+    def _refuse(self, need_bytes: int) -> NoReturn:
+        overhead = self.fmt.SPEC.overhead
+        raise InvalidPayload(
+            f"{self.path}: a record of {need_bytes - overhead} bytes does not fit a file: at most "
+            f"{self.directory.capacity - overhead} with file_size={self.file_size}; create the log with a larger one"
+        )
+
     def _attach(self, control: Control, now: Active) -> None:
         """Stand on the active segment. Under the lock."""
         assert self.writer is not None
         self.writer.detach()
         self._segment = None
-        seg = WriteSegment(self.path, self.fmt, now.segment, self.file_size, self.interval)
+        seg = self.directory.write(now.segment)
         created_us = seg.header.created_us or 0
         self.writer.attach(
             seg.data,
@@ -558,24 +328,10 @@ class Log:
     def _roll(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
         new = self.fmt.next_id(now.segment, files.now_us())
-        self._make_segment(new, now.next)
-        try:
-            self._list_rolled(control, now)
-        except OSError as error:
-            raise _grow_errors(self.path / self.fmt.name(new), error) from error
-        have = segment.prepared(self.fmt, self.file_size, now.next)
-        control.roll(new, now.next, self.fmt.HEADER_BYTES, now.next, have)
+        self.directory.make(new, now.next)
+        list_rolled(self.directory, control, self.manifest, now)
+        control.roll(new, now.next, self.fmt.HEADER_BYTES, now.next, self.directory.prepared(now.next))
         self._attach(control, control.active())
-
-    def _list_rolled(self, control: Control, now: Active) -> None:
-        seg = ReadSegment(self.path, self.fmt, now.segment, now.base)
-        count = now.next - now.base
-        last_us = seg.times.us(count - 1) if count else 0
-        self.manifest.refresh(control.generation)
-        try:
-            self.manifest.rolled(SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us))
-        except OSError as error:
-            raise _grow_errors(self.path / "manifest", error) from error
 
     def roll_now(self) -> None:
         """Go on to a new segment, unless the active one is empty."""
@@ -610,19 +366,10 @@ class Log:
         return self.writer
 
     def _append_spanning(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
-        """A batch larger than a file: its later segments are written whole first, the first one's first frame last."""
-        overhead, capacity = self.fmt.SPEC.overhead, self.file_size - self.fmt.HEADER_BYTES
-        parts: list[tuple[int, int]] = []
-        start, used = 0, 0
-        for i, payload in enumerate(payloads):
-            size = memoryview(payload).nbytes + overhead
-            if size > capacity:
-                self._slow(ROLL, size, 1)
-            if used + size > capacity:
-                parts.append((start, i))
-                start, used = i, 0
-            used += size
-        parts.append((start, len(payloads)))
+        """Append a batch that is larger than a file: it begins in a new one."""
+        sizes = [memoryview(payload).nbytes + self.fmt.SPEC.overhead for payload in payloads]
+        if max(sizes) > self.directory.capacity:
+            self._refuse(max(sizes))
         assert self._growing is not None
         with self._growing, self.locked() as control:
             self._check_not_closing()
@@ -631,63 +378,13 @@ class Log:
             now = control.active()
             if now.next > now.base:
                 self._roll(control, now)
-                now = control.active()
             elif self._segment is None or self._turn != now.turn:
                 self._attach(control, now)
             assert self._segment is not None
             us = max(files.now_us(), control.last_us)
-            ids = [now.segment]
-            for _ in parts[1:]:
-                ids.append(self.fmt.next_id(ids[-1], files.now_us()))
-            sizes = [sum(memoryview(p).nbytes + overhead for p in payloads[first:end]) for first, end in parts]
-            count, need = parts[0][1], sizes[0]
-            end_mark = Mark(ids[-1], self.fmt.HEADER_BYTES + sizes[-1], now.next + len(payloads))
-            base = now.next + parts[-1][0]
-            # From here on there are files that are no part of the log yet. Every append looks at `dirty`, so whoever comes
-            # after our death finds the span before it appends anything, and removes them.
-            control.announce(now.end, now.next + count)
-            control.announce_span(end_mark, base)
-            try:
-                for segment_id, size, (first, end) in zip(ids[1:], sizes[1:], parts[1:], strict=True):
-                    self._make_segment(segment_id, now.next + first)
-                    seg = WriteSegment(self.path, self.fmt, segment_id, self.file_size, self.interval)
-                    try:
-                        have = segment.prepared(self.fmt, self.file_size, now.next + first)
-                        seg.grow(self.fmt.HEADER_BYTES, now.next + first, have, size, end - first)
-                        seg.put(payloads[first:end], us, self.fmt.SPEC, goes_on=end < len(payloads))
-                    finally:
-                        seg.close()
-                control.set_allocated(*self._segment.grow(now.end, now.next, control.allocated, need, count))
-            except BaseException:
-                for segment_id in ids[1:]:
-                    self._delete_files(segment_id)
-                control.clear_span()
-                control.settle(now.end, now.next)
-                raise
-            control.announce(now.end + need, now.next + count)
-            self._segment.put(payloads[:count], us, self.fmt.SPEC, goes_on=True)
-            control.set_last_us(us)
-            self._commit_span(
-                control,
-                Active(now.turn, now.segment, now.base, now.end + need, now.next + count),
-                end_mark,
-                base,
-            )
+            span.append(self.directory, control, self.manifest, self._segment, payloads, sizes, us)
         self.on_work()
         return now.next
-
-    def _commit_span(self, control: Control, now: Active, end: Mark, base: int) -> None:
-        """Publish a batch over several segments: list all but the last, then make that one active in one store."""
-        self._list_rolled(control, now)
-        between = [s for s in list_segments(self.path, self.fmt) if now.segment < s < end.segment]
-        bases = [ReadSegment(self.path, self.fmt, s, 0).header.base or 0 for s in between]
-        for segment_id, first, following in zip(between, bases, [*bases, base][1:], strict=True):
-            seg = ReadSegment(self.path, self.fmt, segment_id, first)
-            found = seg.scan(seg.start, len(seg.data), verify=False)
-            us = seg.times.us(0)
-            self.manifest.rolled(SegmentInfo(segment_id, first, following - first, found.position, us, us))
-        control.roll(end.segment, base, end.end, end.next, (end.end, end.next))
-        control.clear_span()
 
     # ---- durability ----
 
@@ -727,7 +424,7 @@ class Log:
             else:
                 with files.opened(self.path / self.fmt.name(now.segment), write=True) as fd:
                     segment.note_sync(fd, n, now.end, now.next)
-        self._guard_sync(control, lambda: self._sync_segments(control, now))
+        guard_sync(self.directory, control, lambda: self._sync_segments(control, now))
         with self.locked():
             if control.poison:
                 raise SyncFailed(self.path, control.poison)
@@ -736,7 +433,7 @@ class Log:
         if time.monotonic() - self._persisted_s > _PERSIST_MARK_S:
             # The mark tells damage from a torn tail after a power cut. A second behind is near enough; with every sync it
             # would cost as much as the sync.
-            self._guard_sync(control, lambda: files.sync(control.fd))
+            guard_sync(self.directory, control, lambda: files.sync(control.fd))
             self._persisted_s = time.monotonic()
 
     def _sync_segments(self, control: Control, now: Active) -> None:
@@ -782,8 +479,8 @@ class Log:
         if now.end < self.prepare_at() < _NEVER and not few and self.roll.interval_s is None:
             return
         new = self.fmt.next_id(now.segment, files.now_us())
-        if not segment.is_prepared(self.path, self.fmt, new):
-            made = segment.prepare(self.path, self.fmt, new, self.file_size, self.interval)
+        if not self.directory.is_prepared(new):
+            made = self.directory.prepare(new)
             with self.locked() as control:
                 if control.active().segment == now.segment:
                     segment.place(made)
@@ -805,7 +502,7 @@ class Log:
                     if info.id in self.manifest.segments:
                         self.manifest.sealed(info)
         with self.locked() as control:
-            self._guard_sync(control, self.manifest.sync)
+            guard_sync(self.directory, control, self.manifest.sync)
             if self.manifest.is_long:
                 self.manifest.rewrite(control.generation + 1)
                 control.next_generation()
@@ -816,22 +513,17 @@ class Log:
 
         def seal() -> None:
             with self._unless_retired(control, done.segment):
-                segment.seal(self.path, self.fmt, done.segment, done.next, done.end, self.interval, self.file_size)
+                self.directory.seal(done.segment, done.next, done.end)
 
-        self._guard_sync(control, seal)
+        guard_sync(self.directory, control, seal)
 
     def retire(self, info: SegmentInfo) -> None:
         """Delete a sealed segment. It is listed as gone first: a crash in between leaves a file, never a hole."""
         with self.locked() as control:
             self.manifest.refresh(control.generation)
             self.manifest.retired(info)
-            self._guard_sync(control, self.manifest.sync)
-        self._delete_files(info.id)
-
-    def _delete_files(self, segment_id: int) -> None:
-        paths = SegmentPaths(self.path, self.fmt, segment_id)
-        for path in (paths.data, paths.index, paths.times):
-            files.remove(path)
+            guard_sync(self.directory, control, self.manifest.sync)
+        self.directory.delete(info.id)
 
     # ---- closing ----
 
@@ -851,7 +543,11 @@ class Log:
                     self._closing = True
                     if self.writer is not None:
                         self.writer.detach()
-                self.seal_finished()
+                try:
+                    self.seal_finished()
+                except OSError as error:
+                    if isinstance(error, PenstockError) or not is_full(error):
+                        raise  # a full disk only leaves the sealing to whoever opens the log next
                 self.sync()
                 with self._sync_lock:
                     self._close_clean(self.control)
@@ -876,12 +572,12 @@ class Log:
             return
         now = control.active()
         self._seal_files(control, Mark(now.segment, now.end, now.next - now.base))
-        self._remove_prepared()
+        self.directory.remove_prepared()
         mark = Mark(now.segment, now.end, now.next)
         control.set_allocated(now.end, now.next)
         control.mark_durable(mark)
         control.mark_clean(mark)
-        self._guard_sync(control, lambda: files.sync(control.fd))
+        guard_sync(self.directory, control, lambda: files.sync(control.fd))
 
     def _let_go(self) -> None:
         _open_logs.discard(self)

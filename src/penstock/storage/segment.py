@@ -86,6 +86,11 @@ def _next_name(path: Path) -> Path:
     return path.with_name(path.name + ".next")
 
 
+def _whole_pages(length: int) -> int:
+    """Where blocks are smaller than pages, a store to a page that is only partly allocated takes more disk, or kills."""
+    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
 def max_records(fmt: Format, file_size: int) -> int:
     """More records than this do not fit a file."""
     return (file_size - fmt.HEADER_BYTES) // (fmt.SPEC.overhead + 1)
@@ -110,7 +115,7 @@ def prepare(top: Path, fmt: Format, segment: int, file_size: int, interval: int)
         fd = files.create(temporary, exclusive=False)
         try:
             files.truncate(fd, length)
-            files.allocate(fd, 0, blocks)
+            files.allocate(fd, 0, _whole_pages(blocks))
             files.write(fd, head, 0)
         except BaseException:
             discard(made)  # on a full disk, what was had of it is given back
@@ -241,9 +246,15 @@ class WriteSegment:
         times_end = min(len(self.times), companion.HEADER_BYTES + companion.ENTRY_BYTES * last)
         index_at = index.bytes_for(first, self._interval)
         index_end = min(len(self.index), index.bytes_for(last, self._interval))
-        for fd, at, upto in zip(self._fds, (start, times_at, index_at), (end, times_end, index_end), strict=True):
+        for fd, room, at, upto in zip(
+            self._fds,
+            (self.data, self.times, self.index),
+            (start, times_at, index_at),
+            (end, times_end, index_end),
+            strict=True,
+        ):
             if upto > at:
-                files.allocate(fd, at, upto - at)
+                files.allocate(fd, at, min(_whole_pages(upto), len(room)) - at)
 
     def put(self, payloads: Sequence[Buffer], us: int, spec: FrameSpec, *, goes_on: bool) -> int:
         """Write a part of a batch as all the records of this segment, the first one's head last; where it ends."""

@@ -1,0 +1,104 @@
+"""A log's directory: which segments lie in it, and how their files are made, opened and removed. Knows of no lock."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from penstock.errors import DiskFull, NotALog
+from penstock.storage import files, segment
+from penstock.storage.recovery import list_segments
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, WriteSegment
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether this says that the disk, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class Directory:
+    """The segments of one log, and what is fixed for all of them."""
+
+    def __init__(self, path: Path, fmt: Format, file_size: int, interval: int) -> None:
+        self.path = path
+        self.fmt = fmt
+        self.file_size = file_size
+        self.interval = interval
+
+    @property
+    def capacity(self) -> int:
+        """The most bytes of frames that a file holds."""
+        return self.file_size - self.fmt.HEADER_BYTES
+
+    def segments(self) -> list[int]:
+        """The ids of all data files, in order."""
+        return list_segments(self.path, self.fmt)
+
+    def paths(self, segment_id: int) -> SegmentPaths:
+        return SegmentPaths(self.path, self.fmt, segment_id)
+
+    def read(self, segment_id: int, base: int, *, listed: bool = False) -> ReadSegment:
+        return ReadSegment(self.path, self.fmt, segment_id, base, listed=listed)
+
+    def write(self, segment_id: int) -> WriteSegment:
+        return WriteSegment(self.path, self.fmt, segment_id, self.file_size, self.interval)
+
+    def base_of(self, segment_id: int) -> int | None:
+        """The first sequence of a data file, as its header says, if it can be read."""
+        path = self.paths(segment_id).data
+        try:
+            with files.opened(path) as fd:
+                return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(path)).base
+        except NotALog:
+            return None
+
+    # ---- making and removing ----
+
+    def make(self, segment_id: int, base: int) -> None:
+        """Put a new segment in place, from files prepared before or made now."""
+        try:
+            if not self.is_prepared(segment_id):
+                segment.place(self.prepare(segment_id))
+            segment.adopt(self.path, self.fmt, segment_id, base)
+        except OSError as error:
+            if is_full(error):
+                raise DiskFull(self.paths(segment_id).data, 0) from error
+            raise
+
+    def is_prepared(self, segment_id: int) -> bool:
+        return segment.is_prepared(self.path, self.fmt, segment_id)
+
+    def prepare(self, segment_id: int) -> list[tuple[Path, Path]]:
+        """Make the files of a segment ahead of its use; `segment.place` gives them the names that `make` looks for."""
+        return segment.prepare(self.path, self.fmt, segment_id, self.file_size, self.interval)
+
+    def prepared(self, base: int) -> tuple[int, int]:
+        """(byte, sequence) up to which a segment that was just made has real blocks."""
+        return segment.prepared(self.fmt, self.file_size, base)
+
+    def seal(self, segment_id: int, count: int, end: int) -> None:
+        """Give back what a finished (or closed) segment did not use, and sync its files."""
+        segment.seal(self.path, self.fmt, segment_id, count, end, self.interval, self.file_size)
+
+    def delete(self, segment_id: int) -> None:
+        for path in self.paths(segment_id).all():
+            files.remove(path)
+
+    def remove_temporaries(self) -> None:
+        """Remove what a process that died was making. Nobody else may be here."""
+        for name in list(files.walk(self.path)):
+            # The settings are written before anybody has a lock, so another process may be at it just now.
+            if name.endswith(".tmp") and self._is_ours(name):
+                files.remove(self.path / name)
+        self.remove_prepared()
+
+    def remove_prepared(self) -> None:
+        for name in list(files.walk(self.path)):
+            if name.endswith(".next") and not name.startswith("cursors/") and self._is_ours(name):
+                files.remove(self.path / name)
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
+        if name.startswith(("manifest.", "cursors/")):
+            return True
+        return self.fmt.parse(name.partition(".")[0] + ".data") is not None

@@ -1,0 +1,169 @@
+"""Opening a log when no other process has it open: where it ends, what a crash left, and making the control page valid.
+
+`recovery.Opening` finds the end and cuts a torn tail; here is decided what may be believed, and what becomes of the rest of
+the directory. Called by `Log` under the exclusive lock on the control page (`survey`: without it, and changing nothing).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.errors import LogNotFound
+from penstock.storage import files
+from penstock.storage.control import Control, Mark
+from penstock.storage.cursor import Cursors
+from penstock.storage.damage import Place
+from penstock.storage.directory import Directory
+from penstock.storage.manifest import Manifest, SegmentInfo
+from penstock.storage.recovery import Opening, Recovery, Tail, walk
+from penstock.storage.span import finish_appends
+
+
+def recover(directory: Directory, control: Control, manifest: Manifest, cursors: Cursors, *, verify: bool) -> Recovery:
+    """Find the end of the log, mend what a crash left, and make the control page valid."""
+    same = control.same_boot and _agrees(control)
+    directory.remove_temporaries()
+    listed = manifest.load(control.generation, believe_rolled=same)
+    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=True)
+    report = opening.report
+    same = not _drop_leftovers(directory, control, manifest, opening) and same  # on a new boot too
+    had_data = bool(directory.segments())
+    if had_data and not listed:
+        report.rebuilt.append("manifest")
+    clean, durable, poison = control.clean, control.durable, control.poison if same else 0
+    if same:
+        finish_appends(directory, control, manifest)
+        now = control.active()
+        floor: Mark | None = Mark(now.segment, now.end, now.next)
+        exact, how = True, "clean" if clean == floor else "same boot"
+    else:
+        floor = max((m for m in (clean, durable) if m), key=lambda m: (m.segment, m.end), default=None)
+        exact = clean is not None and clean == floor and _ends_at(directory, clean)
+        how = "clean" if exact else "new boot"
+    report.how = how if had_data else "created"
+    tail = opening.find_tail(floor, exact=exact, verify=verify or how == "same boot")
+    if tail is None:
+        tail = _first_segment(directory, manifest)
+    mark = durable if same and durable else Mark(tail.segment, tail.end, tail.next)
+    if poison and mark.next < tail.next:
+        tail = _move_undurable(directory, manifest, tail, mark, control.generation + 1, report)
+        mark = Mark(tail.segment, tail.end, tail.next)
+    if verify:
+        check(directory, manifest.ordered(), report)
+    manifest.rewrite(control.generation + 1)
+    control.next_generation()
+    control.initialise(*tail, mark)
+    files.sync(control.fd)
+    for name, sequence in cursors.all().items():
+        if sequence > tail.next:
+            cursors.store(name, tail.next)
+            report.cursors_set_back[name] = sequence
+    return report
+
+
+def survey(directory: Directory, control: Control | None, manifest: Manifest, *, verify: bool) -> tuple[Tail, Recovery]:
+    """Find the end of a log that nobody writes, without changing anything."""
+    manifest.load(0, believe_rolled=False)
+    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=False)
+    clean = control.clean if control else None
+    exact = clean is not None and _ends_at(directory, clean)
+    opening.report.how = "clean" if exact else "new boot"
+    tail = opening.find_tail(clean or (control.durable if control else None), exact=exact, verify=verify)
+    if tail is None:
+        raise LogNotFound(f"{directory.path}: no data files here; open the log for writing to create one")
+    if verify:
+        check(directory, manifest.ordered(), opening.report)
+    return tail, opening.report
+
+
+def check(directory: Directory, segments: list[SegmentInfo], report: Recovery) -> None:
+    """Verify every record of these segments, and report what is damaged."""
+    for info in segments:
+        seg = directory.read(info.id, info.base, listed=True)
+        if seg.header_error and len(seg.data):
+            report.damage.append(seg.header_error)
+        found = walk(seg, Place(info.end, info.next), directory.interval, report)
+        for position, loss in found.losses:
+            report.damage.append(
+                f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
+            )
+
+
+def _agrees(control: Control) -> bool:
+    """A page that was closed clean says twice where the log ends, once with a checksum: a flipped bit is not believed."""
+    clean, now = control.clean, control.active()
+    return clean is None or (clean == Mark(now.segment, now.end, now.next) and control.dirty is None)
+
+
+def _ends_at(directory: Directory, mark: Mark) -> bool:
+    """Whether nothing was appended after a clean close: a page that says so may be older than the data."""
+    if any(s > mark.segment for s in directory.segments()):
+        return False
+    path = directory.paths(mark.segment).data
+    if not path.exists():
+        return True
+    with files.opened(path) as fd:
+        return not any(files.read(fd, mark.end, 4))
+
+
+def _first_segment(directory: Directory, manifest: Manifest) -> Tail:
+    """A new segment behind all that are finished."""
+    fmt, finished, now = directory.fmt, manifest.ordered(), files.now_us()
+    next_ = finished[-1].next if finished else manifest.retired_next
+    new = fmt.next_id(finished[-1].id, now) if finished else fmt.first_id(now)
+    directory.make(new, next_)
+    return Tail(new, next_, fmt.HEADER_BYTES, next_, finished[-1].last_us if finished else 0)
+
+
+def _move_undurable(
+    directory: Directory, manifest: Manifest, tail: Tail, mark: Mark, generation: int, report: Recovery
+) -> Tail:
+    """After a failed sync the page cache cannot be trusted to reach the disk: write what it holds to new files."""
+    last = tail.segment
+    made: list[SegmentInfo] = []
+    sources = [s for s in manifest.ordered() if s.id >= mark.segment]
+    sources.append(SegmentInfo(tail.segment, tail.base, tail.next - tail.base, tail.end, 0, tail.last_us))
+    for source in sources:
+        seg = directory.read(source.id, source.base)
+        start, base = (mark.end, mark.next) if source.id == mark.segment else (seg.start, source.base)
+        if source.next == base:
+            continue
+        last = directory.fmt.next_id(last, files.now_us())
+        directory.make(last, base)
+        copy = directory.write(last)
+        try:
+            copy.fill(seg, start, source.end, base, source.next)
+            end = copy.header.start + source.end - start
+        finally:
+            copy.close()
+        first_us = seg.times.us(base - source.base)
+        made.append(SegmentInfo(last, base, source.next - base, end, first_us, source.last_us))
+        report.moved_bytes += source.end - start
+    for source in sources:
+        manifest.segments.pop(source.id, None)
+        if source.id == mark.segment:
+            manifest.segments[source.id] = replace(source, count=mark.next - source.base, end=mark.end)
+    for info in [*manifest.ordered(), *made]:
+        manifest.segments[info.id] = replace(info, sealed=True)  # the durable mark speaks for the earlier ones
+    manifest.rewrite(generation)  # from here on the copies are the log, whatever the control page still says
+    for source in sources:
+        if source.id != mark.segment:
+            directory.delete(source.id)
+    return _first_segment(directory, manifest)
+
+
+def _drop_leftovers(directory: Directory, control: Control, manifest: Manifest, opening: Opening) -> bool:
+    """Take away files that are no part of the log any more: retired ones, and those whose records were moved.
+
+    True when a move was cut short after its copies were listed: then the control page still speaks of the old files.
+    """
+    finished = manifest.ordered()
+    for segment_id in directory.segments():
+        base = directory.base_of(segment_id) if segment_id not in manifest.segments else None
+        if base is not None and base < manifest.retired_next:
+            directory.delete(segment_id)
+        elif base is not None and any(s.base <= base < s.next and s.id > segment_id for s in finished):
+            opening.set_aside(segment_id)
+    if control.span is not None:
+        return False  # no move, but a batch over several segments that was listed and not yet published
+    return bool(finished) and control.active().segment < finished[-1].id

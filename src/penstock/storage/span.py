@@ -1,0 +1,151 @@
+"""Appends that take more than one store: a batch larger than a file, and finishing what a dead process began.
+
+Everything here runs under the log's lock. A batch over several segments is announced in the control page, its later segments
+are written whole, then its first; the first one's first frame is the commit. After that it is published: all but the last
+are listed in the manifest, and one store makes the last one active. Whoever finds the announcement knows which of the two
+to do: publish, if the first segment's frames are whole, or remove.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+from penstock import kernel
+from penstock.errors import DiskFull, SyncFailed
+from penstock.storage.control import Active, Control, Mark
+from penstock.storage.directory import Directory, is_full
+from penstock.storage.manifest import Manifest, SegmentInfo
+from penstock.storage.segment import WriteSegment
+
+
+def guard_sync(directory: Directory, control: Control, sync: Callable[[], None]) -> None:
+    """A sync that fails poisons the log for every process: no later success may be reported on top of it."""
+    try:
+        sync()
+    except OSError as error:
+        control.set_poison(error.errno or errno.EIO)
+        raise SyncFailed(directory.path, error.errno or errno.EIO) from error
+
+
+def list_rolled(directory: Directory, control: Control, manifest: Manifest, now: Active) -> None:
+    """List a segment that is about to be left."""
+    seg = directory.read(now.segment, now.base)
+    count = now.next - now.base
+    last_us = seg.times.us(count - 1) if count else 0
+    manifest.refresh(control.generation)
+    try:
+        manifest.rolled(SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us))
+    except OSError as error:
+        if is_full(error):
+            raise DiskFull(directory.path / "manifest", 0) from error
+        raise
+
+
+def finish_appends(directory: Directory, control: Control, manifest: Manifest) -> None:
+    """An append was cut short by the death of its process: finish it if its frames are whole, else wipe them."""
+    now, dirty, span = control.active(), control.dirty, control.span
+    if dirty is None and span is None:
+        return
+    seg = directory.write(now.segment)
+    try:
+        end, next_ = (dirty.end, dirty.next) if dirty else (now.end, now.next)
+        found = kernel.scan(directory.fmt.SPEC, seg.data, now.end, end)
+        # `next` is published before `end`: a writer may have died between the two.
+        whole = found.position == end and now.next in (next_, next_ - found.count) and end > now.end
+        if span is not None and whole:
+            commit(directory, control, manifest, now._replace(end=end, next=next_), *span)
+            return
+        if not whole:
+            guard_sync(directory, control, lambda: seg.zero(now.end, end, now.next, max(now.next, next_)))
+            end, next_ = now.end, now.next
+            if span is not None:
+                for later in [s for s in directory.segments() if s > now.segment]:
+                    directory.delete(later)
+                control.clear_span()
+        control.settle(end, next_)
+    finally:
+        seg.close()
+
+
+def split(sizes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
+    """Which records go to which file: (first, end) for each."""
+    parts: list[tuple[int, int]] = []
+    start, used = 0, 0
+    for i, size in enumerate(sizes):
+        if used + size > capacity:
+            parts.append((start, i))
+            start, used = i, 0
+        used += size
+    return [*parts, (start, len(sizes))]
+
+
+def append(
+    directory: Directory,
+    control: Control,
+    manifest: Manifest,
+    active: WriteSegment,
+    payloads: Sequence[kernel.Buffer],
+    sizes: Sequence[int],
+    us: int,
+) -> None:
+    """Append a batch that does not fit one file. `active` is the active segment, and is empty; the grow lock is held."""
+    fmt, now = directory.fmt, control.active()
+    parts = split(sizes, directory.capacity)
+    ids = [now.segment]
+    for _ in parts[1:]:
+        ids.append(fmt.next_id(ids[-1], us))
+    totals = [sum(sizes[first:end]) for first, end in parts]
+    count, need = parts[0][1], totals[0]
+    ends = Mark(ids[-1], fmt.HEADER_BYTES + totals[-1], now.next + len(payloads))
+    base = now.next + parts[-1][0]
+    # From here on there are files that are no part of the log yet. Every append looks at `dirty`, so whoever comes
+    # after our death finds the span before it appends anything, and removes them.
+    control.announce(now.end, now.next + count)
+    control.announce_span(ends, base)
+    try:
+        for segment_id, total, (first, end) in zip(ids[1:], totals[1:], parts[1:], strict=True):
+            _write(directory, segment_id, now.next + first, payloads[first:end], total, us, end < len(payloads))
+        control.set_allocated(*active.grow(now.end, now.next, control.allocated, need, count))
+    except BaseException:
+        for segment_id in ids[1:]:
+            directory.delete(segment_id)
+        control.clear_span()
+        control.settle(now.end, now.next)
+        raise
+    control.announce(now.end + need, now.next + count)
+    active.put(payloads[:count], us, fmt.SPEC, goes_on=True)
+    control.set_last_us(us)
+    commit(directory, control, manifest, now._replace(end=now.end + need, next=now.next + count), ends, base)
+
+
+def _write(
+    directory: Directory,
+    segment_id: int,
+    base: int,
+    payloads: Sequence[kernel.Buffer],
+    total: int,
+    us: int,
+    goes_on: bool,
+) -> None:
+    directory.make(segment_id, base)
+    seg = directory.write(segment_id)
+    try:
+        seg.grow(directory.fmt.HEADER_BYTES, base, directory.prepared(base), total, len(payloads))
+        seg.put(payloads, us, directory.fmt.SPEC, goes_on=goes_on)
+    finally:
+        seg.close()
+
+
+def commit(directory: Directory, control: Control, manifest: Manifest, now: Active, end: Mark, base: int) -> None:
+    """Publish a batch over several segments: list all but the last, then make that one active in one store."""
+    list_rolled(directory, control, manifest, now)
+    between = [s for s in directory.segments() if now.segment < s < end.segment]
+    bases = [directory.base_of(s) or 0 for s in between]
+    for segment_id, first, following in zip(between, bases, [*bases, base][1:], strict=True):
+        seg = directory.read(segment_id, first)
+        found = seg.scan(seg.start, len(seg.data), verify=False)
+        us = seg.times.us(0)
+        manifest.rolled(SegmentInfo(segment_id, first, following - first, found.position, us, us))
+    control.roll(end.segment, base, end.end, end.next, (end.end, end.next))
+    control.clear_span()
