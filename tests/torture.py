@@ -181,7 +181,9 @@ def roam(base: Path, seed: int, retain: bool) -> None:
     rng = random.Random(f"{seed} roamer {os.getpid()}")
     alive = _note(base / "roamer.ack")
     while True:
-        with contextlib.closing(queue(base, read_only=rng.random() < 0.3 and any(base.glob("*.ack")))) as q:
+        with contextlib.closing(
+            queue(base, read_only=rng.random() < 0.3 and any(p.stat().st_size for p in base.glob("*.ack")))
+        ) as q:
             for _ in range(rng.randrange(1, 20)):
                 try:
                     (_backward if rng.random() < 0.2 else _forward)(q, rng)

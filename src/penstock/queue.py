@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from penstock.errors import LogNotFound, NotALog, PayloadTypeError, PenstockError, ReadOnly
+from penstock.errors import LogNotFound, NotALog, PayloadTypeError, PenstockError, ReadOnly, RecordGone
 from penstock.formats import queue as fmt
 from penstock.kernel import Buffer, Message
 from penstock.options import (
@@ -396,7 +396,15 @@ class Tailer:
 
     def to_start(self) -> None:
         """Go to the oldest record."""
-        self.seek(self._log.first_sequence)
+        first = self._log.first_sequence
+        while True:
+            try:
+                self.seek(first)
+                return
+            except RecordGone:  # retention was faster: there is another oldest one now
+                first, gone = self._log.first_sequence, first
+                if first == gone:
+                    raise
 
     def to_end(self) -> None:
         """Go behind the newest record (backwards: to it)."""

@@ -21,6 +21,7 @@ from penstock import LogBusy, Queue, Roll, kernel
 from penstock.formats import queue as fmt
 from penstock.kernel import layout
 from penstock.storage import files
+from penstock.storage.log import Log
 from tests.torture import ROOT, Judge, make
 
 SLOW = kernel.NAME == "reference" or files.PORTABLE
@@ -392,6 +393,25 @@ def test_process_that_locks_in_another_way_is_refused(path: Path, env: dict[str,
         assert [m.payload for m in q.tailer()] == [b"a", b"b"]
 
 
+def test_tailer_at_the_start_is_not_bothered_by_a_retention_that_was_faster(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between asking for the oldest record and going there, another process may remove it."""
+    with Queue(path, roll=Roll.count(2)) as q:
+        for i in range(9):
+            q.append(b"%d" % i)
+        assert q._log is not None
+        q._log.seal_finished()
+        q._log.retire(min(q._log.finished().values(), key=lambda s: s.id))
+        assert q.first_sequence == 2
+        real: Any = Log.first_sequence
+        stale = iter([1])  # as it was a moment ago
+        monkeypatch.setattr(Log, "first_sequence", property(lambda log: next(stale, None) or real.fget(log)))
+        with q.tailer() as tailer:
+            assert tailer.position == 2
+            assert [m.payload for m in tailer] == [b"%d" % i for i in range(2, 9)]
+
+
 def test_processes_that_lock_alike_share_a_queue(path: Path) -> None:
     with Queue(path, file_size=1 << 16):
         assert run("open_only", path) == ["opened"]
@@ -414,6 +434,3 @@ def test_file_headers_name_the_sequences_in_order(path: Path) -> None:
         expected += kernel.scan(fmt.SPEC, data, fmt.HEADER_BYTES, len(data)).count
     with Queue(path) as q:
         assert q.next_sequence == expected
-
-
-_ = Any

@@ -260,7 +260,12 @@ class BackwardReader:
             if not self._stretch:
                 if self.position < self._reader.log.first_sequence:
                     return None
-                self._locate()
+                try:
+                    self._locate()
+                except RecordGone:
+                    if self.position < self._reader.log.first_sequence:
+                        return None  # retention was faster: what is left is read
+                    raise
             at = self._stretch[-1]
             if at.sequence < self.position:
                 self._lost(at.sequence + 1)
