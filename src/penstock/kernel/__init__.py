@@ -1,7 +1,7 @@
 """The hot loops, in one of two kernels with the same names: native (Cython) or reference (plain Python).
 
 PENSTOCK_KERNEL=native|reference forces one; native never falls back silently. Without it the native kernel serves when
-it was built, and otherwise the reference one, with a warning, since it is some ten times slower.
+it was built, and otherwise the reference one, with a warning, since it is tens of times slower.
 """
 
 import os
@@ -32,7 +32,7 @@ else:
         from penstock.kernel import _reference as _chosen
 
         warnings.warn(
-            f"penstock runs on its reference kernel, about ten times slower: {error}; install a C compiler and "
+            f"penstock runs on its reference kernel, tens of times slower: {error}; install a C compiler and "
             "reinstall penstock, or set PENSTOCK_KERNEL=reference to choose it without this warning",
             RuntimeWarning,
             stacklevel=2,

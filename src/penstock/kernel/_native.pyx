@@ -101,6 +101,7 @@ cdef extern from "writer.h" nogil:
     int ps_append_fast(ps_writer *w, const uint64_t *wake_at, const uint8_t *payload, uint64_t n, uint64_t *seq,
                        uint64_t *end)
     int ps_is_queue(ps_spec s)
+    const ps_spec ps_queue_spec
     int ps_batch_begin(ps_writer *w, uint64_t bytes, uint64_t count, ps_batch *b)
     ctypedef struct ps_item:
         const uint8_t *data
@@ -781,7 +782,7 @@ cdef class Reader:
     cdef ps_spec s
     cdef public ControlPage page   # None while nothing is being written
     cdef Py_buffer data, times
-    cdef bint attached, verify, mapped
+    cdef bint attached, verify, mapped, is_queue
     cdef const uint8_t *p
     cdef const int64_t *t
     cdef uint64_t t_count, dropped
@@ -791,6 +792,7 @@ cdef class Reader:
     def __init__(self, page, spec, on_end, on_bad, bint verify=True):
         self.page = page
         self.s = _spec(spec)
+        self.is_queue = ps_is_queue(self.s)
         self.on_end = on_end
         self.on_bad = on_bad
         self.verify = verify
@@ -815,6 +817,7 @@ cdef class Reader:
         """Stand in `segment` at `position`, where record `sequence` begins; bytes below `end` may be read."""
         self.detach()
         self.s = _spec(spec)
+        self.is_queue = ps_is_queue(self.s)
         PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
         try:
             PyObject_GetBuffer(times, &self.times, PyBUF_SIMPLE)
@@ -863,7 +866,10 @@ cdef class Reader:
                 if not self.on_end():
                     return 0
                 continue
-            size = ps_check(self.s, self.p + self.position, self.end - self.position, self.verify, &reason)
+            if self.is_queue:
+                size = ps_check(ps_queue_spec, self.p + self.position, self.end - self.position, self.verify, &reason)
+            else:
+                size = ps_check(self.s, self.p + self.position, self.end - self.position, self.verify, &reason)
             if size:
                 return size
             self.on_bad(reason)

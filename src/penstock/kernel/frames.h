@@ -83,7 +83,7 @@ static inline void ps_put_head(uint8_t *dst, uint32_t head) { memcpy(dst, &head,
 
 /* Does a whole frame with a right checksum stand at p? `room` is what may be read from p on. Returns its size, or 0 and
  * the reason. */
-static inline uint64_t ps_check(ps_spec s, const uint8_t *p, uint64_t room, int verify, int *reason) {
+static inline __attribute__((always_inline)) uint64_t ps_check(ps_spec s, const uint8_t *p, uint64_t room, int verify, int *reason) {
     if (room < 4) { *reason = room ? PS_SHORT : PS_END; return 0; }
     uint32_t head = ps_get32(p);
     if (s.zero_ends && head == 0) { *reason = PS_ZERO; return 0; }
@@ -106,7 +106,7 @@ static inline uint64_t ps_check(ps_spec s, const uint8_t *p, uint64_t room, int 
 
 /* Walk frames in buf[pos, end). With `every`, the position of each every-th frame (from the first) goes to points[];
  * the walk stops when `room` points are taken. */
-static ps_scan ps_walk(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
+static inline __attribute__((always_inline)) ps_scan ps_walk_as(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
                        uint64_t every, uint64_t *points, uint64_t room) {
     ps_scan r = {0, pos, PS_LIMIT};
     uint64_t taken = 0;
@@ -124,9 +124,15 @@ static ps_scan ps_walk(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end
     return r;
 }
 
+static ps_scan ps_walk(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
+                       uint64_t every, uint64_t *points, uint64_t room) {
+    if (ps_is_queue(s)) return ps_walk_as(ps_queue_spec, buf, pos, end, limit, verify, every, points, room);
+    return ps_walk_as(s, buf, pos, end, limit, verify, every, points, room);
+}
+
 /* Copy `limit` frames' payloads one after the other into out[], with Arrow's int32 offsets: offsets[0] is set by the
  * caller. Stops before a payload that does not fit. */
-static ps_scan ps_gather(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
+static inline __attribute__((always_inline)) ps_scan ps_gather_as(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
                          int32_t *offsets, uint8_t *out, uint64_t room) {
     ps_scan r = {0, pos, PS_LIMIT};
     uint64_t at = (uint64_t)(uint32_t)offsets[0];
@@ -142,6 +148,12 @@ static ps_scan ps_gather(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t e
     }
     if (r.pos == end) r.reason = PS_END;
     return r;
+}
+
+static ps_scan ps_gather(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
+                         int32_t *offsets, uint8_t *out, uint64_t room) {
+    if (ps_is_queue(s)) return ps_gather_as(ps_queue_spec, buf, pos, end, limit, verify, offsets, out, room);
+    return ps_gather_as(s, buf, pos, end, limit, verify, offsets, out, room);
 }
 
 /* After damage: the first position in [start, anchor) from which whole, verified frames lead exactly to `anchor`, a
