@@ -6,6 +6,7 @@ it was built, and otherwise the reference one, with a warning, since it is tens 
 
 import os
 import warnings
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock.kernel.spec import FrameSpec, Scan
@@ -22,7 +23,9 @@ elif _wanted == "reference":
     from penstock.kernel import _reference as _chosen
 else:
     try:
-        from penstock.kernel import _native as _chosen
+        _chosen = import_module(
+            "penstock.kernel._native"
+        )  # `from … import` would blame a circular import when it is missing
     except ImportError as error:
         if _wanted == "native":
             raise ImportError(
