@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bench import machine, native, plot, report
 from bench.ballast import Ballast, fresh_page_us
@@ -18,7 +19,7 @@ from bench.held import figures
 from bench.peers import PEERS
 from bench.plan import FULL, QUICK
 from bench.progress import Progress
-from bench.results import Results
+from bench.results import Gap, Results
 from bench.runner import Options, Runner, workspace
 from bench.scenarios import GROUPS, SCENARIOS
 
@@ -28,13 +29,14 @@ SIZES = (100, 1000)
 ABOUT = """\
 Measures Penstock, its peers and the machine's own limits side by side, in rounds over all of
 them, each measurement in a process of its own. Prints a table per scenario and the held figures,
-and writes JSON and a plot to bench/results.
+and writes JSON and a plot to bench/results. The JSON is written anew after every round; a run that
+is interrupted (Ctrl-C) shows what it has.
 """
 
 EXAMPLES = """\
 examples:
   python -m bench --quick                       a first look, in about a minute
-  python -m bench                               everything, in half an hour; leave the machine alone
+  python -m bench                               everything, in under 20 minutes; leave the machine alone
   python -m bench --only append,read --size 100
   python -m bench --peers penstock,lmdb,noop    only these rows
   python -m bench --dir /mnt/nvme/bench         on another file system (the logs go there and are removed)
@@ -65,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", metavar="A,B", help="scenarios to run (default: all)")
     parser.add_argument("--peers", metavar="A,B", help="rows to measure (default: all)")
     parser.add_argument("--size", metavar="N,M", help="message sizes in bytes (default: 100,1000; --quick: 100)")
-    parser.add_argument("--repeats", type=int, metavar="N", help="rounds (default: 5; --quick: 1)")
+    parser.add_argument("--repeats", type=int, metavar="N", help="rounds (default: 3; --quick: 1)")
     parser.add_argument("--quick", action="store_true", help="short rounds and small logs: a first look")
     parser.add_argument(
         "--open-records",
@@ -126,7 +128,7 @@ def _options(arguments: Sequence[str]) -> tuple[Options, argparse.Namespace]:
         if given.open_records < 1:
             parser.error("--open-records must be at least 1")
         budget = budget.with_records(given.open_records)
-    repeats = given.repeats if given.repeats is not None else (1 if given.quick else 5)
+    repeats = given.repeats if given.repeats is not None else (1 if given.quick else 3)
     if repeats < 1:
         parser.error("--repeats must be at least 1")
     options = Options(
@@ -141,58 +143,95 @@ def _options(arguments: Sequence[str]) -> tuple[Options, argparse.Namespace]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Treat being terminated like Ctrl-C, so that workers and logs go away in both cases."""
+    """End the measuring on Ctrl-C and when terminated. Once: `make` and `timeout` pass the same signal on again."""
+    _on_signals(signal.SIG_IGN)
     raise KeyboardInterrupt
+
+
+def _on_signals(action: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, action)
+
+
+def _measure(
+    options: Options, results: Results, facts: dict[str, Any], progress: Progress, save: Callable[[], None]
+) -> None:
+    """Measure everything; an interrupt leaves what is there in `results` and `facts`."""
+    try:
+        native.build()
+    except native.CannotBuild as error:
+        progress.say(f"no limits of the machine: {error}")
+    with workspace(options.directory) as run:
+        facts.update(machine.facts(run))
+        if facts["load_average_at_start"][0] > 0.5:
+            progress.say(f"the machine is busy (load {facts['load_average_at_start'][0]}): figures may be low")
+        facts["fresh_page_us"] = round(fresh_page_us(), 2)
+        facts["versions"] = machine.versions(name for peer in options.peers for name in PEERS[peer].distributions)
+        ballast = Ballast(options.budget.ballast(), facts["fresh_page_us"])
+        others = machine.Others()
+
+        def on_round() -> None:
+            facts["others_cpu_share"] = round(others.share(), 3)
+            save()
+
+        try:
+            Runner(options, run, ballast, results, progress, on_round)()
+        finally:
+            facts["others_cpu_share"] = round(others.share(), 3)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; returns the exit code."""
     options, given = _options(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
-    progress = Progress()
-    started = datetime.datetime.now().astimezone()
-    try:
-        try:
-            native.build()
-        except native.CannotBuild as error:
-            progress.say(f"no limits of the machine: {error}")
-        with workspace(options.directory) as run:
-            facts = machine.facts(run)
-            if facts["load_average_at_start"][0] > 0.5:
-                progress.say(f"the machine is busy (load {facts['load_average_at_start'][0]}): figures may be low")
-            facts["fresh_page_us"] = round(fresh_page_us(), 2)
-            ballast = Ballast(options.budget.ballast(), facts["fresh_page_us"])
-            others = machine.Others()
-            results = Runner(options, run, ballast, progress)()
-            facts["others_cpu_share"] = round(others.share(), 3)
-        progress.end()
-    except KeyboardInterrupt:
-        progress.end()
-        print("interrupted; nothing written", file=sys.stderr)
-        return 130
-    held = figures(results)
-    facts["versions"] = machine.versions(name for peer in options.peers for name in PEERS[peer].distributions)
-    report.print_report(results, options.scenarios, options.peers, held, facts)
-    run_facts = {
-        "date": started.isoformat(timespec="seconds"),
+    progress, results = Progress(), Results()
+    facts: dict[str, Any] = {}
+    about = {
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", "bench", *arguments]),
         "repeats": options.repeats,
         "quick": given.quick,
     }
-    report.write_json(given.json, results, held, facts, run_facts)
+
+    def missing() -> list[Gap]:
+        return results.missing(options.planned(), options.repeats)
+
+    def save() -> None:
+        report.write_json(given.json, results, figures(results), facts, about, missing())
+
+    interrupted = False
+    try:
+        _on_signals(_interrupt)
+        _measure(options, results, facts, progress, save)
+        _on_signals(signal.SIG_IGN)  # what is left takes seconds and is worth having
+    except KeyboardInterrupt:
+        interrupted = True
+    progress.end()
+    if interrupted and not results.known():
+        print("interrupted before anything was measured; nothing written", file=sys.stderr)
+        return 130
+    save()
+    held = figures(results)
+    try:
+        report.print_report(results, options.scenarios, options.peers, held, facts, missing())
+        sys.stdout.flush()
+    except BrokenPipeError:  # Ctrl-C ends a `| tee` as well; the files are still worth having
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(f"\nwritten: {given.json}", file=sys.stderr)
     if not given.no_plot:
-        _plot(given.json.with_suffix(".png"), options, results, f"{facts['cpu']}, {run_facts['date']}")
+        partial = ", partial" if missing() else ""
+        _plot(given.json.with_suffix(".png"), options, results, f"{facts['cpu']}, {about['date']}{partial}")
+    if interrupted:
+        return 130
     return 1 if given.check and any(figure.passed is False for figure in held) else 0
 
 
 def _plot(path: Path, options: Options, results: Results, caption: str) -> None:
     try:
-        plot.draw(path, results, options.scenarios, caption)
+        drawn = plot.draw(path, results, options.scenarios, caption)
     except ImportError as error:
         print(f"no plot: {error}", file=sys.stderr)
     else:
-        print(f"written: {path}", file=sys.stderr)
+        print(f"written: {path}" if drawn else "no plot: nothing was measured", file=sys.stderr)
 
 
 if __name__ == "__main__":

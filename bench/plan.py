@@ -22,7 +22,7 @@ class Budget:
     fill_seconds: float = 2.0
     max_messages: int = 3_000_000
     max_bytes: int = 256 * MIB
-    tail_messages: int = 3000
+    tail_messages: int = 2000
     tail_rate: float = 1000.0
     latency_rate: float = 200_000.0
     latency_seconds: float = 2.0

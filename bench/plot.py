@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import units
+from bench.files import write_whole
 from bench.results import Results, present
 from bench.scenarios import Scenario
 
@@ -43,8 +45,8 @@ def _panel(axes: Any, results: Results, scenario: Scenario, size: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def draw(path: Path, results: Results, scenarios: Sequence[str], caption: str) -> None:
-    """Write the plot as PNG."""
+def draw(path: Path, results: Results, scenarios: Sequence[str], caption: str) -> bool:
+    """Write the plot as PNG; false if there is nothing to show."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -56,7 +58,7 @@ def draw(path: Path, results: Results, scenarios: Sequence[str], caption: str) -
         pair for pair in present(scenarios, results) if any(row.headline() for row in results.of(pair[0].name, pair[1]))
     ]
     if not panels:
-        return
+        return False
     sizes = sorted({size for _, size in panels})
     names = list(dict.fromkeys(scenario.name for scenario, _ in panels))
     # Two sizes make two columns; one size alone fills two columns with scenarios.
@@ -94,6 +96,8 @@ def draw(path: Path, results: Results, scenarios: Sequence[str], caption: str) -
         fontsize=9,
     )
     figure.suptitle(caption, fontsize=8, color="#555555")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    image = io.BytesIO()
+    figure.savefig(image, dpi=130, format="png")
     plt.close(figure)
+    write_whole(path, image.getvalue())
+    return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from time import monotonic
 
 from bench import units
 from bench.runner import Step
 
-WIDTH = 24
+WIDTH = 16
 
 
 class Progress:
@@ -21,13 +22,17 @@ class Progress:
     def __call__(self, step: Step) -> None:
         """Show one step."""
         what = f"{step.scenario}, {units.size(step.size)}: {step.peer}, {step.stage}"
-        spent = monotonic() - self.start
+        time = f"{monotonic() - self.start:.0f} s"
+        if step.left is not None:
+            time += f", about {units.duration(step.left)} left"
         if self.terminal:
-            done = WIDTH * step.number // max(1, step.total)
+            done = WIDTH * (step.number - 1) // max(1, step.total)
             bar = "#" * done + "." * (WIDTH - done)
-            print(f"\r\x1b[K[{bar}] {step.number}/{step.total} {spent:.0f} s  {what}", end="", file=sys.stderr)
+            line = f"[{bar}] {step.number}/{step.total} {time}  {what}"
+            room = shutil.get_terminal_size().columns - 1  # a line that wraps could not be rewritten
+            print(f"\r\x1b[K{line[:room]}", end="", file=sys.stderr)
         else:
-            print(f"[{step.number}/{step.total}] {spent:.0f} s  {what}", file=sys.stderr)
+            print(f"[{step.number}/{step.total}] {time}  {what}", file=sys.stderr)
         sys.stderr.flush()
 
     def say(self, text: str) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import units
+from bench.files import write_whole
 from bench.held import Figure
 from bench.peers import PEERS
-from bench.results import Results, Row, present, times_as_good
+from bench.results import Gap, Results, Row, present, times_as_good
 from bench.scenarios import SCENARIOS, Scenario
 
 BUSY = 0.05
@@ -104,8 +105,9 @@ def scenario_table(results: Results, scenario: Scenario, size: int) -> Table:
     theirs = best.headline() if best else None
     body = []
     for row in rows:
-        if row.error:
-            body.append([row.label, *[""] * (len(columns) + 3), f"not measured: {row.error}"])
+        if row.error or not row.samples:
+            why = row.error or "the run ended before its turn"
+            body.append([row.label, *[""] * (len(columns) + 3), f"not measured: {why}"])
             continue
         body.append(
             [
@@ -183,6 +185,7 @@ def print_report(
     peers: Iterable[str],
     figures: Sequence[Figure],
     machine: dict[str, Any],
+    missing: Sequence[Gap],
 ) -> None:
     """Everything, for people."""
     print(
@@ -200,7 +203,7 @@ def print_report(
         draw(scenario_table(results, scenario, size))
     width = min(120, shutil.get_terminal_size((120, 24)).columns)
     print("\nHow each was used")
-    shown = {row.peer for row in results.rows.values()}
+    shown = {row.peer for row in results.known()}
     for name in peers:
         if name in shown:
             text = f"{PEERS[name].label or name}: {PEERS[name].settings}"
@@ -212,6 +215,9 @@ def print_report(
             f"Other processes used {machine['others_cpu_share']:.0%} of the processors during this run: "
             "neither a pass nor a failure means much."
         )
+    if missing:
+        text = f"This run is partial: it was interrupted. Missing: {'; '.join(map(str, missing))}."
+        print(f"\n{textwrap.fill(text, width, subsequent_indent='  ')}")
 
 
 def write_json(
@@ -220,16 +226,18 @@ def write_json(
     figures: Sequence[Figure],
     machine: dict[str, Any],
     run: dict[str, Any],
+    missing: Sequence[Gap],
 ) -> None:
     """Everything, for programs."""
-    shown = sorted({row.peer for row in results.rows.values()})
+    shown = sorted({row.peer for row in results.known()})
     data = {
         "schema": 1,
         **run,
+        "partial": bool(missing),
+        "missing": [gap.to_json() for gap in missing],
         "machine": machine,
         "settings": {name: PEERS[name].settings for name in shown},
         "held": [figure.to_json() for figure in figures],
-        "results": [row.to_json() for row in results.rows.values()],
+        "results": [row.to_json() for row in results.known()],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(path, f"{json.dumps(data, indent=1, ensure_ascii=False)}\n".encode())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
+from bench import units
 from bench.peers import PEERS
 from bench.scenarios import SCENARIOS, Scenario, Values
 
@@ -65,6 +66,24 @@ class Row:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A scenario at one size that a run did not finish: how many rounds all its rows have, and how many they should."""
+
+    scenario: str
+    size: int
+    rounds: int
+    planned: int
+
+    def __str__(self) -> str:
+        name = f"{self.scenario}, {units.size(self.size)}"
+        return f"{name} (has {self.rounds} of {self.planned} rounds)" if self.rounds else name
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
 class Results:
     """All rows of a run."""
 
@@ -79,6 +98,19 @@ class Results:
         """The median of one value, or none if it was not measured."""
         row = self.rows.get((scenario, size, peer))
         return None if row is None else row.value(key)
+
+    def known(self) -> list[Row]:
+        """The rows that have something to show, be it the reason why there is no figure."""
+        return [row for row in self.rows.values() if row.samples or row.error]
+
+    def missing(self, planned: Iterable[tuple[str, int, str]], rounds: int) -> list[Gap]:
+        """What is not there of the `planned` rows (scenario, size, peer) of `rounds` each."""
+        least: dict[tuple[str, int], int] = {}
+        for scenario, size, peer in planned:
+            row = self.rows.get((scenario, size, peer))
+            has = 0 if row is None else rounds if row.error else len(row.samples)
+            least[scenario, size] = min(has, least.get((scenario, size), rounds))
+        return [Gap(scenario, size, has, rounds) for (scenario, size), has in least.items() if has < rounds]
 
     def sizes(self) -> list[int]:
         """The sizes measured, smallest first."""
@@ -96,9 +128,11 @@ class Results:
         return sorted(rows, key=order)
 
     def best_peer(self, scenario: str, size: int) -> Row | None:
-        """The best row that is neither Penstock nor a limit."""
-        rows = (row for row in self.of(scenario, size) if row.group == "peer" and row.headline() is not None)
-        return next(rows, None)
+        """The best row that is neither Penstock nor a limit; none before all of them had their turn."""
+        rows = [row for row in self.of(scenario, size) if row.group == "peer"]
+        if not all(row.samples or row.error for row in rows):
+            return None
+        return next((row for row in rows if row.headline() is not None), None)
 
 
 def times_as_good(scenario: Scenario, value: float | None, other: float | None) -> float | None:
@@ -109,5 +143,6 @@ def times_as_good(scenario: Scenario, value: float | None, other: float | None) 
 
 
 def present(scenarios: Iterable[str], results: Results) -> list[tuple[Scenario, int]]:
-    """The (scenario, size) pairs that have rows, in the order of the scenarios."""
-    return [(SCENARIOS[name], size) for name in scenarios for size in results.sizes() if results.of(name, size)]
+    """The (scenario, size) pairs that have something to show, in the order of the scenarios."""
+    known = {(row.scenario, row.size) for row in results.known()}
+    return [(SCENARIOS[name], size) for name in scenarios for size in results.sizes() if (name, size) in known]

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from time import monotonic
 
 from bench.ballast import Ballast
 from bench.peers import PEERS
@@ -31,10 +32,23 @@ class Options:
     budget: Budget
     directory: Path
 
+    def rows_of(self, scenario: str) -> list[str]:
+        """The peers that take part in a scenario."""
+        return [name for name in self.peers if scenario in PEERS[name].supports]
+
+    def planned(self) -> list[tuple[str, int, str]]:
+        """All rows (scenario, size, peer), in the order in which they begin."""
+        return [
+            (scenario, size, peer)
+            for size in self.sizes
+            for scenario in self.scenarios
+            for peer in self.rows_of(scenario)
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is being measured now, for the progress line."""
+    """What is being measured now, for the progress line. `left` is in seconds, none while nobody can know."""
 
     number: int
     total: int
@@ -42,6 +56,7 @@ class Step:
     size: int
     peer: str
     stage: str
+    left: float | None
 
 
 OnStep = Callable[[Step], None]
@@ -63,25 +78,31 @@ def workspace(directory: Path) -> Iterator[Path]:
 
 
 class Runner:
-    """Runs scenarios and collects rows."""
+    """Runs scenarios and collects rows in `results`; `on_round` is called after every round over the peers."""
 
-    def __init__(self, options: Options, run: Path, ballast: Ballast, on_step: OnStep) -> None:
+    def __init__(
+        self,
+        options: Options,
+        run: Path,
+        ballast: Ballast,
+        results: Results,
+        on_step: OnStep,
+        on_round: Callable[[], None],
+    ) -> None:
         self.options = options
         self.ballast = ballast
         self.run = run
+        self.results = results
         self.on_step = on_step
-        self.results = Results()
+        self.on_round = on_round
         self._numbers = count()
-        self._step = 0
-        self._total = sum(len(self._rows_of(SCENARIOS[name])) for name in options.scenarios) * (
-            options.repeats * len(options.sizes)
-        )
+        self._done = 0
+        self._total = len(options.planned()) * options.repeats
+        self._measured = 0
+        self._seconds = 0.0
         self._logs: dict[tuple[str, str], tuple[Path, int]] = {}
 
-    def _rows_of(self, scenario: Scenario) -> list[str]:
-        return [name for name in self.options.peers if scenario.name in PEERS[name].supports]
-
-    def __call__(self) -> Results:
+    def __call__(self) -> None:
         """Run everything. Logs are kept only as long as a later scenario of the same size reads them."""
         for size in self.options.sizes:
             for position, name in enumerate(self.options.scenarios):
@@ -90,10 +111,9 @@ class Runner:
                 later = {SCENARIOS[other].log for other in self.options.scenarios[position + 1 :]}
                 if scenario.log not in later:
                     self._drop_logs(scenario.log)
-        return self.results
 
     def _scenario(self, scenario: Scenario, size: int) -> None:
-        peers = self._rows_of(scenario)
+        peers = self.options.rows_of(scenario.name)
         rows = {peer: self.results.row(scenario.name, size, peer) for peer in peers}
         for peer in peers:
             self._prepare(scenario, rows[peer])
@@ -101,15 +121,20 @@ class Runner:
             # Each round starts with another peer: being first after a pause is an advantage.
             shift = turn % len(peers) if peers else 0
             for peer in [*peers[shift:], *peers[:shift]]:
-                self._step += 1
                 row = rows[peer]
-                if row.error:
-                    continue
-                self._announce(row, f"round {turn + 1}/{self.options.repeats}")
-                self._measure(scenario, row)
+                if not row.error:
+                    self._announce(row, f"round {turn + 1}/{self.options.repeats}")
+                    start = monotonic()
+                    self._measure(scenario, row)
+                    self._seconds += monotonic() - start
+                    self._measured += 1
+                self._done += 1
+            self.on_round()
 
     def _announce(self, row: Row, stage: str) -> None:
-        self.on_step(Step(self._step, self._total, row.scenario, row.size, row.peer, stage))
+        # As long as those so far, on the average. Logs to be written later come on top; they are few.
+        left = self._seconds / self._measured * (self._total - self._done) if self._measured else None
+        self.on_step(Step(self._done + 1, self._total, row.scenario, row.size, row.peer, stage, left))
 
     def _ask(self, op: str, row: Row, directory: Path, messages: int = 0) -> Values:
         directory.parent.mkdir(parents=True, exist_ok=True)

@@ -42,6 +42,15 @@ def size(count: int) -> str:
     return f"{count // 1000} KB" if count >= 1000 and count % 1000 == 0 else f"{count} B"
 
 
+def duration(seconds: float) -> str:
+    """A time to wait, roughly.
+
+    >>> duration(8.4), duration(99.0), duration(1000.0)
+    ('8 s', '99 s', '17 min')
+    """
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
 def thousands(count: float) -> str:
     """A count with thin separators."""
     return f"{count:,.0f}".replace(",", " ")
