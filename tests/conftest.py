@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Their asserts are to say as much as those of the tests.
+pytest.register_assert_rewrite("tests.support", "tests.queue.crash", "tests.queue.dying")
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -19,9 +19,10 @@ from penstock.errors import (
 )
 from penstock.kernel import Message
 from penstock.options import Flush, Retention, Roll
-from penstock.queue import Appender, Queue, Tailer
+from penstock.queue import Appender, Queue
 from penstock.storage.damage import Loss
 from penstock.storage.recovery import Recovery
+from penstock.storage.tailer import Tailer
 
 __version__ = "0.1.0"
 

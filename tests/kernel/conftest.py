@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -62,14 +60,6 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Rig]:
     if lock == "mutex" and not kernel.ROBUST:
         pytest.skip("no robust mutex here")
     return partial(Rig, kernel, robust=lock == "mutex")
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Let other threads run until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        os.sched_yield()
 
 
 class Slow(Exception):

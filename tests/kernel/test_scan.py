@@ -243,3 +243,15 @@ def test_small_lengths_everywhere_take_no_time(kernel: ModuleType) -> None:
     before = time.perf_counter()
     assert kernel.resync(QUEUE, bytes(data), 0, len(data)) == len(data)
     assert time.perf_counter() - before < 10
+
+
+@summed
+def test_many_long_frames_claimed_at_once_take_no_time(kernel: ModuleType, spec: FrameSpec) -> None:
+    """Each fourth byte begins a frame that reaches right to the anchor: a checksum each would be quadratic."""
+    size = 4 << 20 if kernel.NAME == "native" else 1 << 19
+    order = ">" if spec.big_endian else "<"
+    lengths = [size - at - spec.overhead for at in range(0, size - spec.overhead + 1, 4)]
+    data = struct.pack(f"{order}{len(lengths)}I", *lengths).ljust(size, b"\xff")
+    before = time.perf_counter()
+    assert kernel.resync(spec, data, 0, size) == size
+    assert time.perf_counter() - before < 10

@@ -17,8 +17,9 @@ import pytest
 from penstock.errors import InvalidPayload, PayloadTypeError
 from penstock.kernel import _reference, layout
 from penstock.kernel.spec import DIRTY, END, POISONED, REMAP, ROLL, SPACE, FrameSpec, Scan
+from tests.support import until
 
-from .conftest import QUEUE, TOPIC, Rig, Slow, until
+from .conftest import QUEUE, TOPIC, Rig, Slow
 
 NEVER = 2**64 - 1
 Make = Callable[..., Rig]
@@ -482,7 +483,7 @@ def test_an_append_wakes_the_waiting(make: Make, way: int, timeout_s: float) -> 
         waiter.start()
     bell = rig.page.load(layout.WAITERS) >> 32
     if rig.file_lock is None:
-        until(lambda: asleep(rig))
+        until(lambda: asleep(rig), "a waiter sleeps")
     appends(rig)[way][0]()
     for waiter in waiters:
         waiter.join(30)
@@ -496,7 +497,7 @@ def test_letting_the_lock_go_wakes_the_waiting(make: Make) -> None:
     waiter = Waiter(rig, 60.0)
     waiter.start()
     if rig.file_lock is None:
-        until(lambda: asleep(rig))
+        until(lambda: asleep(rig), "a waiter sleeps")
     rig.page.lock()
     rig.slot(segment=8)  # as after a roll
     rig.page.unlock()
@@ -513,7 +514,7 @@ def test_a_ring_wakes_the_waiting(make: Make) -> None:
         rig.page.ring()
         return not waiter.is_alive()
 
-    until(rung)
+    until(rung, "the waiter is woken")
     assert waiter.result is True
 
 

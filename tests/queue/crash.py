@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,18 +158,19 @@ def durable_mark(page: bytes) -> control.Mark:
     return control.Mark(*struct.unpack_from("<QQQ", page, control._DURABLE_AT))
 
 
-def until(condition: Callable[[], object], what: str = "it never came true", seconds: float = 30.0) -> None:
-    """Wait for other threads or processes."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
-
-
 def never_seal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished segments stay unsealed, and so unsynced: as they are when the background has not come round to them."""
     monkeypatch.setattr(Log, "seal_finished", lambda self: 0)
     monkeypatch.setattr(Log, "prepare_next", lambda self: None)
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No block can be allocated any more."""
+
+    def full(fd: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(files, "allocate", full)
 
 
 def half_append(q: Queue, size: int = 60, records: int = 1) -> Image:

@@ -18,19 +18,13 @@ import pytest
 
 from penstock import Flush, InvalidPayload, LogClosed, PayloadTypeError, Queue, Roll
 from penstock.kernel import NAME
+from tests.support import until
 
 SLOW = NAME == "reference"
 
 
 def payloads(q: Queue, at: int | str = "start") -> list[bytes]:
     return [m.payload for m in q.tailer(at=at)]
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.001)
 
 
 def test_append_returns_dense_sequences_from_zero(path: Path) -> None:
@@ -340,7 +334,7 @@ def test_an_append_beside_close_is_kept_or_refused(path: Path) -> None:
             jobs = [pool.submit(work, n) for n in range(3)]
             ready.wait()
             wanted = q.next_sequence + 20
-            until(lambda q=q, wanted=wanted: q.next_sequence >= wanted)  # type: ignore[misc]
+            until(lambda q=q, wanted=wanted: q.next_sequence >= wanted, "the threads append")  # type: ignore[misc]
             q.close()
             kept += [p for job in jobs for p in job.result(60)]
     with Queue(path, verify_on_startup=True) as q:
@@ -408,8 +402,8 @@ def test_flush_batch_syncs_by_itself(path: Path, flush: Flush) -> None:
         for i in range(10):
             q.append(b"%d" % i)
             if i % 3 == 0:
-                until(lambda: q.durable_sequence == q.next_sequence)
-        until(lambda: q.durable_sequence == 10)
+                until(lambda: q.durable_sequence == q.next_sequence, "all of it is synced")
+        until(lambda: q.durable_sequence == 10, "the last one is synced")
 
 
 def test_closing_syncs(path: Path) -> None:

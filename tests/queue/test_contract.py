@@ -16,10 +16,8 @@ point                                           tests
 
 from __future__ import annotations
 
-import errno
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
@@ -34,20 +32,14 @@ from tests.queue.crash import (
     Image,
     Yard,
     beyond,
+    fill_disk,
     half_append,
     never_seal,
     numbered,
-    open_yard,
     payload,
     records,
-    until,
 )
-
-
-@pytest.fixture(scope="module")
-def yard() -> Iterator[Yard]:
-    with open_yard() as yard:
-        yield yard
+from tests.support import until
 
 
 def test_what_append_returned_is_read_by_every_process_and_survives_them_all(yard: Yard) -> None:
@@ -161,11 +153,8 @@ def test_readers_and_commits_go_on_when_the_disk_is_full(yard: Yard, monkeypatch
     with Queue(yard.new(), file_size=8192) as q:
         q.append(payload(0, 3000))
 
-        def full(fd: int, offset: int, length: int) -> None:
-            raise OSError(errno.ENOSPC, "no space")
-
         with monkeypatch.context() as patch:
-            patch.setattr(files, "allocate", full)
+            fill_disk(patch)
             with pytest.raises(DiskFull, match="nothing was changed"):
                 q.append(payload(1, 3000))
             tailer = q.tailer("reader")
@@ -222,7 +211,7 @@ def test_a_stalled_writer_is_not_overtaken(yard: Yard) -> None:
         thread.join(0.3)
         assert not done
         assert child.ask("q._log.control.page.unlock()") == "None"
-        until(lambda: done == [1])
+        until(lambda: done == [1], "the append that waited is done")
         thread.join()
 
 

@@ -82,6 +82,26 @@ def fill(q: Queue, acknowledged: list[bytes], size: int = 1000) -> DiskFull:
         acknowledged.append(payload)
 
 
+def fill_with_batches(q: Queue, acknowledged: list[bytes], count: int, size: int = 1000) -> list[bytes]:
+    """Append batches until the disk is full: the batch that had no room."""
+    while True:
+        payloads = [record(len(acknowledged) + i, size) for i in range(count)]
+        try:
+            q.append_batch(payloads)
+        except DiskFull as error:
+            check_error(error)
+            return payloads
+        acknowledged += payloads
+
+
+def append_more(q: Queue, acknowledged: list[bytes], count: int, size: int = 1000) -> None:
+    """Append where there is room."""
+    for _ in range(count):
+        payload = record(len(acknowledged), size)
+        assert q.append(payload) == len(acknowledged)
+        acknowledged.append(payload)
+
+
 def check_error(error: DiskFull) -> None:
     assert isinstance(error, OSError)
     assert error.errno == errno.ENOSPC
@@ -93,6 +113,12 @@ def check_readable(q: Queue, acknowledged: list[bytes]) -> None:
     with q.tailer() as tailer:
         assert [m.payload for m in tailer] == acknowledged
     assert q.next_sequence == len(acknowledged)
+
+
+def check_reopened(disk: Path, acknowledged: list[bytes]) -> None:
+    with open_queue(disk, verify_on_startup=True) as q:
+        assert q.recovery.damage == []
+        check_readable(q, acknowledged)
 
 
 def state(q: Queue) -> object:
@@ -146,10 +172,7 @@ def singles(disk: Path) -> None:
         drop_ballast(disk)
         free_the_brim(disk)
         before = len(acknowledged)
-        for _ in range(500):
-            payload = record(len(acknowledged))
-            assert q.append(payload) == len(acknowledged)
-            acknowledged.append(payload)
+        append_more(q, acknowledged, 500)
         assert len(acknowledged) == before + 500
         check_readable(q, acknowledged)
     with open_queue(disk, verify_on_startup=True) as q:
@@ -171,9 +194,7 @@ def small(disk: Path) -> None:
         fill(q, acknowledged, 9)
         check_readable(q, acknowledged)
     free_the_brim(disk)
-    with open_queue(disk, verify_on_startup=True) as q:
-        assert q.recovery.damage == []
-        check_readable(q, acknowledged)
+    check_reopened(disk, acknowledged)
 
 
 def pages(disk: Path) -> None:
@@ -220,28 +241,16 @@ def large(disk: Path) -> None:
         refused(q, acknowledged, [record(0, 900_000)])
         check_readable(q, acknowledged)
         drop_ballast(disk)
-        for _ in range(3):
-            payload = record(len(acknowledged), 400_000)
-            q.append(payload)
-            acknowledged.append(payload)
+        append_more(q, acknowledged, 3, 400_000)
         check_readable(q, acknowledged)
-    with open_queue(disk, verify_on_startup=True) as q:
-        assert q.recovery.damage == []
-        check_readable(q, acknowledged)
+    check_reopened(disk, acknowledged)
 
 
 def batches(disk: Path) -> None:
     acknowledged: list[bytes] = []
     lay_ballast(disk)
     with open_queue(disk) as q:
-        while True:
-            payloads = [record(len(acknowledged) + i) for i in range(100)]
-            try:
-                q.append_batch(payloads)
-            except DiskFull as error:
-                check_error(error)
-                break
-            acknowledged += payloads
+        payloads = fill_with_batches(q, acknowledged, 100)
         fill(q, acknowledged)
         fill_to_the_brim(disk)
         fill(q, acknowledged)
@@ -252,9 +261,7 @@ def batches(disk: Path) -> None:
         acknowledged += payloads
         q.append_batch(payloads)
         check_readable(q, acknowledged)
-    with open_queue(disk, verify_on_startup=True) as q:
-        assert q.recovery.damage == []
-        check_readable(q, acknowledged)
+    check_reopened(disk, acknowledged)
 
 
 def spans(disk: Path) -> None:
@@ -262,14 +269,7 @@ def spans(disk: Path) -> None:
     acknowledged: list[bytes] = []
     lay_ballast(disk)
     with open_queue(disk) as q:
-        while True:
-            payloads = [record(len(acknowledged) + i, 100_000) for i in range(25)]
-            try:
-                q.append_batch(payloads)
-            except DiskFull as error:
-                check_error(error)
-                break
-            acknowledged += payloads
+        payloads = fill_with_batches(q, acknowledged, 25, 100_000)
         assert acknowledged
         for _ in range(3):
             refused(q, acknowledged, payloads)
@@ -283,9 +283,7 @@ def spans(disk: Path) -> None:
         q.append(b"and one more")
         acknowledged.append(b"and one more")
         check_readable(q, acknowledged)
-    with open_queue(disk, verify_on_startup=True) as q:
-        assert q.recovery.damage == []
-        check_readable(q, acknowledged)
+    check_reopened(disk, acknowledged)
 
 
 def state_of_files(q: Queue) -> list[str]:
@@ -303,14 +301,9 @@ def rolls(disk: Path) -> None:
         refused(q, acknowledged, [record(0, 700)])
         check_readable(q, acknowledged)
         drop_ballast(disk)
-        for _ in range(100):
-            payload = record(len(acknowledged), 700)
-            q.append(payload)
-            acknowledged.append(payload)
+        append_more(q, acknowledged, 100, 700)
         check_readable(q, acknowledged)
-    with open_queue(disk, verify_on_startup=True) as q:
-        assert q.recovery.damage == []
-        check_readable(q, acknowledged)
+    check_reopened(disk, acknowledged)
 
 
 def flushed(disk: Path) -> None:
@@ -324,9 +317,7 @@ def flushed(disk: Path) -> None:
         with open_queue(disk, flush=Flush.each()) as durable:
             refused(durable, acknowledged, [record(0)])
             drop_ballast(disk)
-            payload = record(len(acknowledged))
-            durable.append(payload)
-            acknowledged.append(payload)
+            append_more(durable, acknowledged, 1)
             assert durable.durable_sequence == len(acknowledged)
         check_readable(q, acknowledged)
 
@@ -395,10 +386,7 @@ def crowd(disk: Path) -> None:
     acknowledged: list[bytes] = []
     lay_ballast(disk)
     with open_queue(disk) as q:
-        for _ in range(100):
-            payload = record(len(acknowledged))
-            q.append(payload)
-            acknowledged.append(payload)
+        append_more(q, acknowledged, 100)
         fill_to_the_brim(disk)
         fill(q, acknowledged)
         refused(q, acknowledged, [record(0)])
@@ -480,3 +468,30 @@ def test_full_disk_is_said_before_anything_is_changed_and_everything_else_goes_o
         timeout=120,
     )
     assert done.returncode == 0, done.stderr[-6000:]
+
+
+def test_a_full_disk_when_a_batch_over_several_files_is_listed_takes_it_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit word is written, and nobody has seen it: DiskFull must mean that nothing was appended."""
+    with Queue(path, file_size=8192) as q, q.tailer() as t:
+        q.append(b"before")
+        manifest = q._log.manifest  # type: ignore[union-attr]
+        real = files.write
+
+        def full(fd: int, data: bytes, offset: int) -> None:
+            if fd == manifest._fd and len(data) > 64:
+                real(fd, data[:100], offset)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(fd, data, offset)
+
+        with monkeypatch.context() as m, pytest.raises(DiskFull):
+            m.setattr(files, "write", full)
+            q.append_batch([b"y" * 1000] * 20)
+        assert q.next_sequence == 1
+        assert len(list(path.rglob("*.data"))) == 2  # the batch begins in a new one
+        assert q.append_batch([b"z" * 1000] * 20) == range(1, 21)
+        assert [m.payload for m in t] == [b"before", *[b"z" * 1000] * 20]
+    with Queue(path, verify_on_startup=True) as q:
+        assert q.recovery.clean
+        assert q.next_sequence == 21

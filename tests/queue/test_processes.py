@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,11 @@ from penstock.formats import queue as fmt
 from penstock.kernel import layout
 from penstock.storage import files
 from penstock.storage.log import Log
+from tests.support import until
 from tests.torture import ROOT, Judge, make
 
 SLOW = kernel.NAME == "reference" or files.PORTABLE
 DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.001)
 
 
 @contextlib.contextmanager
@@ -241,7 +235,7 @@ def test_sleeping_reader_is_woken_by_an_append(path: Path, how: str) -> None:
         assert q._log.control is not None
         page = q._log.control.page
         if not SLOW:
-            until(lambda: page.load(layout.WAITERS) & 0xFFFFFFFF, "the reader did not fall asleep")
+            until(lambda: page.load(layout.WAITERS) & 0xFFFFFFFF, "the reader falls asleep")
         time.sleep(1.1)  # what it costs to sleep is to be measured
         began = time.monotonic()
         q.append(b"wake up")
@@ -278,9 +272,9 @@ def _asleep(pid: int) -> bool:
 def test_stopped_writer_without_the_lock_holds_nobody_up(path: Path) -> None:
     with Queue(path, file_size=1 << 16) as q, started("append_twice", path) as process:
         assert heard(process) == "ready"
-        until(lambda: _asleep(process.pid), "it never came to rest")
+        until(lambda: _asleep(process.pid), "it comes to rest")
         process.send_signal(signal.SIGSTOP)
-        until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(") ", 1)[1][0] == "T", "it did not stop")
+        until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(") ", 1)[1][0] == "T", "it stops")
         began = time.monotonic()
         for i in range(2000):
             q.append(b"%d" % i * 20)  # rolls a few times

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock import CorruptRecord, NotALog, Queue, Roll, SyncFailed, UnknownVersion
+from penstock import CorruptRecord, NotALog, Queue, Roll, SyncFailed, UnknownVersion, kernel
 from penstock.formats import queue as fmt
 from penstock.storage import control, files, span
 from penstock.storage.companion import pack_header
@@ -27,17 +27,9 @@ from tests.queue.crash import (
     half_append,
     never_seal,
     numbered,
-    open_yard,
     payload,
     records,
 )
-
-
-@pytest.fixture(scope="module")
-def yard() -> Iterator[Yard]:
-    with open_yard() as yard:
-        yield yard
-
 
 PAYLOADS = [payload(i, 10 + 3 * i) for i in range(11)]
 
@@ -282,13 +274,13 @@ def test_a_file_of_a_later_version_is_refused(closed: Image, yard: Yard) -> None
             Queue(later.lay(yard.new(), boot))
 
 
-def test_a_header_with_a_wrong_checksum_is_refused(closed: Image, crashed: Image, yard: Yard) -> None:
-    wrong = closed.flipped(closed.data, 8 * 33)
-    for boot in ("same", "new"):
-        with pytest.raises(NotALog, match="the file header fails its checksum"):
-            Queue(wrong.lay(yard.new(), boot))
-    with pytest.raises(NotALog, match="the file header fails its checksum"):
-        Queue(crashed.flipped(crashed.names(".data")[0], 8 * 33).lay(yard.new(), "new"))
+def test_a_header_with_a_wrong_checksum_is_damage_also_after_a_power_cut(crashed: Image, yard: Yard) -> None:
+    """Where the durable mark stands the header was synced."""
+    with Queue(crashed.lay(yard.new(), "new")) as q:
+        whole = records(q)
+    with Queue(crashed.flipped(crashed.names(".data")[0], 8 * 33).lay(yard.new(), "new")) as q:
+        assert records(q) == whole
+        assert any("the file header fails its checksum" in found for found in q.recovery.damage)
 
 
 # ---- clocks ----
@@ -486,6 +478,22 @@ def span_image(crashed: Image, yard: Yard, patch: pytest.MonkeyPatch) -> tuple[I
 
 
 IMAGES = [torn_image, half_image, batch_image, poisoned_image, span_image]
+Make = Callable[[Image, Yard, pytest.MonkeyPatch], tuple[Image, str]]
+
+
+def made(make: Make, crashed: Image, yard: Yard) -> tuple[Image, str, int]:
+    """An image, the boot it is of, and at how many steps its recovery can be cut off."""
+    with pytest.MonkeyPatch.context() as patch:
+        never_seal(patch)
+        image, boot = make(crashed, yard, patch)
+    with cut_off(1 << 30) as calls, Queue(image.lay(yard.new(), boot)):
+        return image, boot, calls()
+
+
+def cut_off_opening(path: Path, after: int) -> Path:
+    with cut_off(after), pytest.raises(Cut):
+        Queue(path)
+    return path
 
 
 def state_of(path: Path) -> tuple[object, ...]:
@@ -497,41 +505,69 @@ def state_of(path: Path) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("make", IMAGES, ids=lambda make: make.__name__.removesuffix("_image"))
-def test_a_crash_at_any_step_of_recovery_changes_nothing_of_its_outcome(
-    crashed: Image,
-    yard: Yard,
-    make: Callable[[Image, Yard, pytest.MonkeyPatch], tuple[Image, str]],
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        never_seal(patch)
-        image, boot = make(crashed, yard, patch)
-    want = state_of(image.lay(yard.new(), boot))
-    with cut_off(1 << 30) as calls, Queue(image.lay(yard.new(), boot)):
-        total = calls()
+def test_a_crash_at_any_step_of_recovery_changes_nothing_of_its_outcome(crashed: Image, yard: Yard, make: Make) -> None:
+    image, boot, total = made(make, crashed, yard)
     assert total > 10
+    want = state_of(image.lay(yard.new(), boot))
     for n in range(1, total + 1, 1 if NATIVE else 3):
-        path = image.lay(yard.new(), boot)
-        with cut_off(n), pytest.raises(Cut):
-            Queue(path)
+        path = cut_off_opening(image.lay(yard.new(), boot), n)
         assert state_of(path) == want, (n, total)
 
 
 @pytest.mark.parametrize("make", IMAGES[2:4], ids=lambda make: make.__name__.removesuffix("_image"))
-def test_a_power_cut_after_a_crash_in_recovery_still_leaves_a_prefix(
-    crashed: Image,
-    yard: Yard,
-    make: Callable[[Image, Yard, pytest.MonkeyPatch], tuple[Image, str]],
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        never_seal(patch)
-        image, boot = make(crashed, yard, patch)
+def test_a_power_cut_after_a_crash_in_recovery_still_leaves_a_prefix(crashed: Image, yard: Yard, make: Make) -> None:
+    image, boot, total = made(make, crashed, yard)
     with Queue(image.lay(yard.new(), boot)) as q:
         want = records(q)
-    with cut_off(1 << 30) as calls, Queue(image.lay(yard.new(), boot)):
-        total = calls()
     for n in range(1, total + 1, 1 if NATIVE else 5):
-        path = image.lay(yard.keep(), boot)
-        with cut_off(n), pytest.raises(Cut):
-            Queue(path)
+        path = cut_off_opening(image.lay(yard.keep(), boot), n)
         with Queue(Image.take(path).lay(yard.new(), "new")) as q:
             assert records(q) == want, n
+
+
+# ---- what else opening, or the next append, owes ----
+
+
+def test_time_does_not_run_backwards_over_an_append_that_was_finished_for_its_dead_writer(path: Path) -> None:
+    with Queue(path) as q:
+        q.append(b"one")
+        log = q._log
+        assert log is not None
+        assert log._segment is not None
+        now, later = log.active(), files.now_us() + 3_600_000_000
+        frame = kernel.encode(fmt.SPEC, b"two")
+        with log.locked() as page:
+            page.announce(now.end + len(frame), now.next + 1)
+            log._segment.data[now.end : now.end + len(frame)] = frame
+            log._segment.times[64 + 8 : 64 + 16] = struct.pack("<q", later)
+        q.append(b"three")
+        stamps = [m.timestamp_us for m in q.tailer()]
+        assert stamps[1] == later
+        assert stamps[2] == later
+
+
+def test_verifying_tells_how_far_it_is(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Queue(path, file_size=1 << 16) as q:
+        for _ in range(20):
+            q.append_batch([bytes(1000)] * 50)
+    told: list[tuple[int, int]] = []
+    with Queue(path, verify_on_startup=lambda done, total: told.append((done, total))) as q:
+        assert told == sorted(told)
+        assert len(told) >= 15
+        assert told[-1][0] == q.recovery.bytes_scanned == 20 * 50 * 1012
+        assert all(done <= total for done, total in told)
+        assert told[0][1] <= 1.5 * told[-1][0]
+        read_only: list[tuple[int, int]] = []
+        with Queue(path, read_only=True, verify_on_startup=lambda *at: read_only.append(at)):
+            assert read_only[-1][0] == told[-1][0]
+
+
+def test_verifying_without_a_function_tells_the_logger(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Queue(path, file_size=1 << 16) as q:
+        q.append_batch([bytes(1000)] * 500)
+    monkeypatch.setattr("penstock.queue._TELL_EVERY_S", 0.0)
+    with caplog.at_level("INFO", logger="penstock"), Queue(path, verify_on_startup=True):
+        pass
+    assert "checked 506000 of" in caplog.messages[-1]

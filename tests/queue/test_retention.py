@@ -5,28 +5,18 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import Loss, Queue, ReadOnly, RecordGone, Retention, Roll
 from penstock.kernel import NAME
 from penstock.storage import files, retention
+from tests.support import data_files, until
 
 SLOW = NAME == "reference"
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.001)
-
-
-def data_files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.data"))
 
 
 def fill(q: Queue, count: int) -> None:
@@ -98,7 +88,7 @@ def test_old_files_go_and_young_ones_stay(tens: Queue, monkeypatch: pytest.Monke
 def test_bytes_are_kept_in_check_in_the_background(path: Path) -> None:
     with Queue(path, file_size=8192, roll=Roll.count(10), retention=Retention(max_bytes=30_000)) as q:
         fill(q, 200)
-        until(lambda: len(data_files(path)) <= 7)
+        until(lambda: len(data_files(path)) <= 7, "the oldest files go")
         assert q.first_sequence >= 130
         assert q.next_sequence == 200
         messages = list(q.tailer(on_corrupt="skip"))
@@ -109,14 +99,14 @@ def test_bytes_are_kept_in_check_in_the_background(path: Path) -> None:
 def test_age_is_kept_in_check_in_the_background(path: Path) -> None:
     with Queue(path, file_size=8192, roll=Roll.count(10), retention=Retention(max_age_s=0.05)) as q:
         fill(q, 25)
-        until(lambda: q.first_sequence == 20)
+        until(lambda: q.first_sequence == 20, "what is too old goes")
         assert [m.sequence for m in q.tailer()] == list(range(20, 25))
 
 
 def test_a_policy_is_applied_when_a_queue_is_opened(tens: Queue, path: Path) -> None:
     tens.close()
     with Queue(path, retention=ALL) as q:
-        until(lambda: q.first_sequence == 30)
+        until(lambda: q.first_sequence == 30, "all but the active file go")
 
 
 # ---- what is held back ----
@@ -162,10 +152,10 @@ def test_forgetting_a_name_lets_its_files_go(path: Path) -> None:
     with Queue(path, file_size=8192, roll=Roll.count(10), retention=ALL) as q:
         q.tailer("slow")
         fill(q, 35)
-        until(lambda: all(s.sealed for s in q._log.finished().values()))  # type: ignore[union-attr]
+        until(lambda: all(s.sealed for s in q._log.finished().values()), "all are sealed")  # type: ignore[union-attr]
         assert q.first_sequence == 0
         q.forget("slow")
-        until(lambda: q.first_sequence == 30)
+        until(lambda: q.first_sequence == 30, "all but the active file go")
 
 
 def test_a_damaged_cursor_holds_everything_back(tens: Queue, path: Path) -> None:
@@ -392,8 +382,30 @@ def test_two_objects_apply_retention_side_by_side(path: Path) -> None:
     ):
         for i in range(100 if SLOW else 300):
             (a, b)[i % 2].append(b"%d" % i)
-        until(lambda: len(data_files(path)) <= 5)
-        until(lambda: a.first_sequence == b.first_sequence)
+        until(lambda: len(data_files(path)) <= 5, "the oldest files go")
+        until(lambda: a.first_sequence == b.first_sequence, "both have the same start")
         assert all(m.payload == b"%d" % m.sequence for m in a.tailer(on_corrupt="skip"))
     with Queue(path, verify_on_startup=True) as q:
         assert q.recovery.damage == []
+
+
+def test_a_new_named_tailer_keeps_what_retention_was_about_to_delete(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention has chosen its files; the tailer comes before they go."""
+    with Queue(path, file_size=8192, roll=Roll.count(1)) as q:
+        for i in range(5):
+            q.append(b"%d" % i)
+        log = q._log
+        assert log is not None
+        log.seal_finished()
+        real, made = log.retire, []
+
+        def retire(*arguments: Any, **options: Any) -> bool:
+            if not made:
+                made.append(q.tailer("late"))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(log, "retire", retire)
+        assert retention.apply(log, Retention(max_bytes=1)) == []
+        assert [m.payload for m in made[0]] == [b"0", b"1", b"2", b"3", b"4"]

@@ -7,7 +7,6 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -19,19 +18,9 @@ from fastcrc.crc64 import xz
 from penstock import InvalidPayload, Queue, Roll
 from penstock.formats import queue as fmt
 from penstock.storage import files
+from tests.support import data_files, until
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.001)
-
-
-def data_files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.data"), key=lambda p: (p.name.split("-")[0], int(p.stem.split("-")[1])))
 
 
 def used(path: Path) -> int:
@@ -135,14 +124,15 @@ def test_a_batch_is_kept_in_one_file_where_it_fits(path: Path) -> None:
 def test_roll_by_time(path: Path, interval: float | timedelta) -> None:
     with Queue(path, file_size=65536, roll=Roll.every(interval)) as q:
         q.append(b"first")
-        until(lambda: q.append(b"x") and len(data_files(path)) >= 3)
+        until(lambda: q.append(b"x") and len(data_files(path)) >= 3, "the log rolls twice")
     made = [parse_data(p.read_bytes()).created_us for p in data_files(path)]
     assert all(later - sooner >= 50_000 for sooner, later in pairwise(made))
 
 
 def test_an_old_file_without_records_is_not_rolled(path: Path) -> None:
     with Queue(path, file_size=65536, roll=Roll.every(0.001)) as q:
-        until(lambda: time.time_ns() // 1000 > parse_data(data_files(path)[0].read_bytes()).created_us + 2000)
+        made = parse_data(data_files(path)[0].read_bytes()).created_us
+        until(lambda: time.time_ns() // 1000 > made + 2000, "the file is old")
         q.append(b"a")
         assert len(data_files(path)) == 1
         q.append(b"b")
@@ -270,7 +260,7 @@ def test_the_next_file_is_prepared_before_it_is_needed(path: Path) -> None:
     with Queue(path, file_size=MIB) as q:
         while q.next_sequence < 600:  # past half of the file
             q.append(bytes(1000))
-        until(lambda: [p for p in path.rglob("*.next") if ".data" in p.name])
+        until(lambda: [p for p in path.rglob("*.next") if ".data" in p.name], "the next file is prepared")
         assert len(data_files(path)) == 1
         while len(data_files(path)) == 1:
             q.append(bytes(1000))
@@ -285,8 +275,8 @@ def test_sealed_files_keep_their_length_and_give_back_their_blocks(path: Path) -
             q.append(b"%d" % i)
         sealed = data_files(path)[:3]
         if not files.PORTABLE:
-            until(lambda: all(p.stat().st_blocks * 512 <= 8 * KIB for p in sealed))
-        until(lambda: all(p.with_suffix(".time").stat().st_size == 64 + 8 * 3 for p in sealed))
+            until(lambda: all(p.stat().st_blocks * 512 <= 8 * KIB for p in sealed), "the blocks are given back")
+        until(lambda: all(p.with_suffix(".time").stat().st_size == 64 + 8 * 3 for p in sealed), "companions are cut")
         assert [p.stat().st_size for p in sealed] == [4 * MIB] * 3
         assert [m.sequence for m in q.tailer()] == list(range(10))
     assert [p.stat().st_size for p in data_files(path)] == [4 * MIB] * 4
@@ -443,3 +433,25 @@ def test_verify_on_startup_checks_every_record_of_every_file(
         assert q.recovery.records_scanned >= 16
         t = q.tailer(on_corrupt="skip")
         assert [m.sequence for m in t] == [i for i in range(18) if i not in (5, 15)]
+
+
+def test_a_roll_that_was_cut_short_before_midnight_leaves_nothing_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had made a file for that day; the next roll makes one for the day after, and the first must not lie between."""
+    day_us = 86_400_000_000
+    evening = files.now_us() // day_us * day_us + day_us - 1_000_000
+    monkeypatch.setattr(files, "now_us", lambda: evening)
+    with Queue(path, file_size=8192) as q:
+        log = q._log
+        assert log is not None
+        q.append(b"one")
+        now = log.active()
+        log.directory.make(log.fmt.next_id(now.segment, evening), now.next)  # as far as it came
+        q.append(b"two")  # there was room for it after all
+        monkeypatch.setattr(files, "now_us", lambda: evening + 2_000_000)
+        log.roll_now()
+        q.append(b"three")
+    with Queue(path, verify_on_startup=True) as q:
+        assert q.recovery.clean
+        assert [m.payload for m in q.tailer()] == [b"one", b"two", b"three"]

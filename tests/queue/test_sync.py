@@ -14,7 +14,8 @@ import pytest
 from penstock import DiskFull, Flush, LogBusy, Queue, Roll, SyncFailed
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
-from tests.queue.crash import Child, Disk, Image, Yard, never_seal, numbered, open_yard, payload, records, until
+from tests.queue.crash import Child, Disk, Image, Yard, fill_disk, never_seal, numbered, open_yard, payload, records
+from tests.support import until
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_threads_that_wait_for_a_sync_share_the_next_one(path: Path, disk: Disk)
         disk.go.clear()
         with ThreadPoolExecutor(8) as pool:
             jobs = [pool.submit(q.append, b"%d" % i) for i in range(8)]
-            until(lambda: q.next_sequence == 9)
+            until(lambda: q.next_sequence == 9, "all threads have appended")
             assert not any(job.done() for job in jobs)
             disk.go.set()
             assert sorted(job.result(60) for job in jobs) == list(range(1, 9))
@@ -113,7 +114,7 @@ def test_flush_batch_syncs_when_there_are_enough_bytes(path: Path) -> None:
     with Queue(path, file_size=1 << 16, flush=Flush.batch(bytes=2000, interval_s=3600)) as q:
         for i in range(20):
             q.append(payload(i, 200))
-        until(lambda: q.next_sequence * 212 - q.durable_sequence * 212 < 2000)
+        until(lambda: q.next_sequence * 212 - q.durable_sequence * 212 < 2000, "what is enough is synced")
         assert q.durable_sequence > 0
 
 
@@ -122,11 +123,12 @@ def test_flush_batch_does_not_sync_before_there_are_enough_bytes(
 ) -> None:
     turns = count_turns(monkeypatch)
     with Queue(path, file_size=1 << 16, flush=Flush.batch(bytes=5000, interval_s=3600)) as q:
+        before = disk.data_syncs()
         q.append(payload(0, 200))
-        until(lambda: turns[0] >= 1)
+        until(lambda: turns[0] >= 1, "the background looks")
         q.append(payload(1, 200))
         assert q.durable_sequence == 0
-        assert disk.data_syncs() == 0
+        assert disk.data_syncs() == before
 
 
 def test_flush_batch_is_on_time_when_nobody_appends_any_more(path: Path) -> None:
@@ -134,7 +136,7 @@ def test_flush_batch_is_on_time_when_nobody_appends_any_more(path: Path) -> None
         for round_ in range(2):
             began = time.monotonic()
             q.append(b"alone")
-            until(lambda wanted=round_ + 1: q.durable_sequence == wanted)  # type: ignore[misc]
+            until(lambda wanted=round_ + 1: q.durable_sequence == wanted, "it is synced")  # type: ignore[misc]
             assert 0.15 < time.monotonic() - began < 20
 
 
@@ -305,7 +307,7 @@ def test_a_failed_background_sync_is_met_by_the_next_append_and_not_tried_for_ev
     assert q._log is not None
     control = q._log.control
     assert control is not None
-    until(lambda: control.poison)
+    until(lambda: control.poison, "the background has met the failure")
     with pytest.raises(SyncFailed):
         q.append(b"1")
     before = len(tries)
@@ -374,11 +376,8 @@ def test_a_full_disk_at_a_roll_is_disk_full_and_changes_nothing(path: Path, monk
     with Queue(path, file_size=8192) as q:
         q.append(payload(0, 1000))
 
-        def full(fd: int, offset: int, length: int) -> None:
-            raise OSError(errno.ENOSPC, "no space")
-
         real = files.allocate
-        monkeypatch.setattr(files, "allocate", full)
+        fill_disk(monkeypatch)
         count = 1
         with pytest.raises(DiskFull):
             for count in range(1, 10):
@@ -409,11 +408,8 @@ def test_a_full_disk_within_a_file_is_disk_full_and_changes_nothing(
     with Queue(path, file_size=8 << 20) as q:
         q.append(b"first")
 
-        def full(fd: int, offset: int, length: int) -> None:
-            raise OSError(errno.ENOSPC, "no space")
-
         with monkeypatch.context() as patch:
-            patch.setattr(files, "allocate", full)
+            fill_disk(patch)
             for attempt in (
                 lambda: q.append(bytes([7]) * (4 << 20)),
                 lambda: q.append_batch([bytes([7]) * (2 << 20)] * 2),

@@ -8,7 +8,6 @@ and stepped over only when asked.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,16 +27,9 @@ from tests.queue.crash import (
     frames,
     never_seal,
     numbered,
-    open_yard,
     payload,
     records,
 )
-
-
-@pytest.fixture(scope="module")
-def yard() -> Iterator[Yard]:
-    with open_yard() as yard:
-        yield yard
 
 
 @dataclass

@@ -90,12 +90,12 @@ def read_header(data: bytes | memoryview, path: str) -> Header:
             )
         _, version, scope, base, created_us = _HEADER.unpack_from(data)
         (stored,) = struct.unpack_from("<I", data, _HEADER.size)
-        if version != VERSION:
+        if stored != zlib.crc32(data[: _HEADER.size]):
+            raise NotALog(f"{path}: byte 0: the file header fails its checksum; restore the file from a copy")
+        if version != VERSION or scope not in (0, 1):
             raise UnknownVersion(
                 f"{path}: written by version {version} of the queue format, this Penstock reads version {VERSION}; upgrade"
             )
-        if stored != zlib.crc32(data[: _HEADER.size]) or scope not in (0, 1):
-            raise NotALog(f"{path}: byte 0: the file header fails its checksum; restore the file from a copy")
         return Header(SPEC if scope == 0 else _PAYLOAD_ONLY, HEADER_BYTES, base, created_us)
     places = (HEADER_BYTES,) if not any(data[:HEADER_BYTES]) else (0,)
     for start in places:

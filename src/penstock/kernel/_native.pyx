@@ -121,6 +121,28 @@ cdef extern from *:
     void ps_waiters_raise(ps_control *c) nogil
     uint32_t ps_bell_read(ps_control *c) nogil
 
+cdef extern from *:
+    """
+    #include <structmember.h>
+    /* Make the last field of a type, an object, a plain slot: the interpreter reads one in place, a getter is a call. */
+    static int ps_slot_of_last(PyObject *type, const char *name, const char *doc) {
+        static PyMemberDef slot;
+        PyTypeObject *t = (PyTypeObject *)type;
+        slot.name = (char *)name;
+        slot.type = T_OBJECT_EX;
+        slot.offset = t->tp_basicsize - (Py_ssize_t)sizeof(PyObject *);
+        slot.flags = READONLY;
+        slot.doc = (char *)doc;
+        PyObject *made = PyDescr_NewMember(t, &slot);
+        if (!made) return -1;
+        int rc = PyDict_SetItemString(t->tp_dict, name, made);
+        Py_DECREF(made);
+        PyType_Modified(t);
+        return rc;
+    }
+    """
+    int ps_slot_of_last(object type, const char *name, const char *doc) except -1
+
 ps_crc_init()
 
 NAME = "native"
@@ -292,7 +314,7 @@ cdef class Message:
 
     cdef readonly uint64_t sequence
     cdef int64_t us
-    cdef readonly bytes payload
+    cdef bytes payload          # the last field: see below
 
     def __init__(self, uint64_t sequence, timestamp_us, bytes payload):
         self.sequence = sequence
@@ -325,6 +347,9 @@ cdef class Message:
         return Message, (self.sequence, self.timestamp_us, self.payload)
 
 
+ps_slot_of_last(Message, b"payload", b"The record's bytes.")
+
+
 cdef inline Message _message(uint64_t sequence, int64_t us, bytes payload):
     cdef Message m = Message.__new__(Message)
     m.sequence = sequence
@@ -334,12 +359,17 @@ cdef inline Message _message(uint64_t sequence, int64_t us, bytes payload):
 
 
 cdef class ControlPage:
-    """The words every process shares. `file_lock` (acquire, release) stands in where there is no robust mutex."""
+    """The words every process shares. `file_lock` (acquire, release) stands in where there is no robust mutex.
+
+    `with page` holds the lock; `on_locked()` is called inside, and what it returns is the block's target. Entering and
+    leaving are C, so that no signal's exception comes between them and the block: the lock is never left behind.
+    """
 
     cdef Py_buffer buf
     cdef ps_control *c
     cdef object file_lock
     cdef readonly bint writable
+    cdef public object on_locked
 
     def __init__(self, page, file_lock=None, bint writable=True):
         PyObject_GetBuffer(page, &self.buf, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
@@ -391,14 +421,33 @@ cdef class ControlPage:
         if rc:
             raise OSError(rc, "the log's mutex cannot be taken")
 
+    cdef int let_go(self) except -1:
+        if self.file_lock is None:
+            ps_unlock(self.c)
+            return 0
+        try:
+            self.file_lock.release()
+        except BaseException:           # a signal's, before it had begun: again, then on with it
+            self.file_lock.release()
+            raise
+        return 0
+
     def unlock(self):
         self.must_write()
-        if self.file_lock is not None:
-            self.file_lock.release()
-        else:
-            ps_unlock(self.c)
+        self.let_go()
         if ps_someone_waits(self.c):
             ps_bell_ring(self.c)
+
+    def __enter__(self):
+        self.lock()
+        try:
+            return None if self.on_locked is None else self.on_locked()
+        except BaseException:
+            self.unlock()
+            raise
+
+    def __exit__(self, *error):
+        self.unlock()
 
     cdef uint64_t snapshot(self, ps_slot *out, uint64_t *base) noexcept nogil:
         """The active slot, whole: the turn is looked at before and after."""
@@ -649,11 +698,7 @@ cdef class Writer:
         return 0
 
     cdef inline int leave(self) except -1:
-        if self.page.file_lock is None:
-            ps_unlock(self.w.ctl)
-        else:
-            self.page.file_lock.release()
-        return 0
+        return self.page.let_go()
 
     cdef int after(self, uint64_t end) except -1:
         if ps_someone_waits(self.w.ctl):

@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from fastcrc.crc64 import xz as _xz
 
@@ -40,6 +40,7 @@ _MAX: Final = 2**64 - 1
 _OK: Final = 0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DROP_BEHIND: Final = 32 << 20
+_RESYNC_TIMES: Final = 64
 _TIME: Final = struct.Struct("<q")
 _COUNT: Final = struct.Struct("<Q")
 _ENTRY: Final = struct.Struct("<QQ")
@@ -210,14 +211,20 @@ def scan(
 
 
 def resync(spec: FrameSpec, data: Buffer, start: int, anchor: int) -> int:
-    """The first position in [start, anchor) from which whole frames lead right to `anchor`; else `anchor`."""
+    """The first position in [start, anchor) from which whole frames lead right to `anchor`; else `anchor`.
+
+    Backwards, so that what follows a frame is already known. Bytes made to claim many long frames at once would take for
+    ever: once checksums have covered the stretch `_RESYNC_TIMES`, no more are believed.
+    """
     codec, view = _codec(spec), _range(data, start, anchor)
+    budget = (anchor - start) * _RESYNC_TIMES
     leads = bytearray(anchor - start + 1)  # 1 where whole frames lead to the anchor
     leads[-1] = 1
-    for at in range(anchor - 1, start - 1, -1):  # backwards, so that what follows a frame is already known
+    for at in range(anchor - 1, start - 1, -1):
         size, _ = codec.check(view, at, anchor, False)
-        if size and leads[at + size - start] and codec.check(view, at, anchor, True)[0]:
-            leads[at - start] = 1
+        if size and leads[at + size - start] and size <= budget:
+            budget -= size
+            leads[at - start] = codec.check(view, at, anchor, True)[0] > 0
     return start + leads.index(1)
 
 
@@ -253,12 +260,14 @@ def _slot(turn: int, field: int) -> int:
 class ControlPage:
     """The words every process shares, each loaded and stored whole; `file_lock` takes turns on them.
 
-    `words` are u64s in the byte order of this machine: no other ever sees them.
+    `words` are u64s in the byte order of this machine: no other ever sees them. `with page` holds the lock; `on_locked()`
+    is called inside, and what it returns is the block's target.
     """
 
     def __init__(self, page: Buffer, file_lock: FileLock | None = None, writable: bool = True) -> None:
         self.words = _range(page, 0, layout.PAGE_BYTES, writable)[: layout.PAGE_BYTES].cast("Q")
         self.writable = writable
+        self.on_locked: Callable[[], Any] | None = None
         self._file_lock = file_lock
 
     def load(self, offset: int) -> int:
@@ -295,6 +304,17 @@ class ControlPage:
     def unlock(self) -> None:
         self.file_lock.release()
         self.ring_if_waited_for()
+
+    def __enter__(self) -> Any:
+        self.lock()
+        try:
+            return self.on_locked() if self.on_locked is not None else None
+        except BaseException:
+            self.unlock()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.unlock()
 
     def active(self) -> tuple[int, int, int, int, int]:
         """(turn, segment, base, end, next) of the segment being written; the turn held meanwhile."""

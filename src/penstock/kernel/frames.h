@@ -157,46 +157,28 @@ static ps_scan ps_gather(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t e
 }
 
 /* After damage: the first position in [start, anchor) from which whole, verified frames lead exactly to `anchor`, a
- * known boundary; `anchor` when there is none. Lengths are followed before checksums are computed, and a position that
- * led nowhere is remembered, so hostile bytes cost linear time. Returns UINT64_MAX when out of memory. */
+ * known boundary; `anchor` when there is none. It goes backwards, so that what follows a frame is already known, and a
+ * checksum is computed only where lengths lead to such a place. Bytes made to claim many long frames at once would take
+ * for ever: once checksums have covered the stretch PS_RESYNC_TIMES, no more are believed, which loses more records but
+ * invents none. Returns UINT64_MAX when out of memory. */
+#define PS_RESYNC_TIMES 64
+
 static uint64_t ps_resync(ps_spec s, const uint8_t *buf, uint64_t start, uint64_t anchor) {
     if (start >= anchor) return anchor;
-    uint64_t span = anchor - start, found = anchor;
-    uint8_t *failed = calloc(span / 8 + 1, 1), *good = calloc(span / 8 + 1, 1);
-    if (!failed || !good) { free(failed); free(good); return UINT64_MAX; }
-#define PS_BIT(map, at) ((map)[((at) - start) >> 3] >> (((at) - start) & 7) & 1)
-#define PS_SET(map, at) ((map)[((at) - start) >> 3] |= (uint8_t)(1u << (((at) - start) & 7)))
-    for (uint64_t q = start; q < anchor; q++) {
-        uint64_t at = q;
+    uint64_t span = anchor - start, found = anchor, budget = span * PS_RESYNC_TIMES;
+    uint8_t *leads = calloc(span / 8 + 1, 1);
+    if (!leads) return UINT64_MAX;
+    leads[span >> 3] |= (uint8_t)(1u << (span & 7));
+    for (uint64_t at = anchor; at-- > start;) {
         int reason;
-        while (at < anchor && !PS_BIT(failed, at)) {       /* do the lengths lead to the anchor? */
-            uint64_t size = ps_check(s, buf + at, anchor - at, 0, &reason);
-            if (!size) break;
-            at += size;
-        }
-        uint64_t stop = at;                                 /* the anchor, or where the chain broke */
-        uint64_t bad = stop == anchor ? anchor : stop;
-        if (stop == anchor) {                               /* then do the checksums hold? */
-            for (at = q; at < anchor;) {
-                uint64_t size = ps_check(s, buf + at, anchor - at, !PS_BIT(good, at), &reason);
-                if (!size) { bad = at; break; }
-                PS_SET(good, at);
-                at += size;
-            }
-            if (at == anchor) { found = q; break; }
-        }
-        for (at = q; at <= bad && at < anchor;) {           /* all that leads to the broken place is out */
-            PS_SET(failed, at);
-            if (at == bad) break;
-            uint64_t size = ps_check(s, buf + at, anchor - at, 0, &reason);
-            if (!size) break;
-            at += size;
-        }
+        uint64_t size = ps_check(s, buf + at, anchor - at, 0, &reason), to = at - start + size;
+        if (!size || !(leads[to >> 3] >> (to & 7) & 1) || size > budget) continue;
+        budget -= size;
+        if (!ps_check(s, buf + at, anchor - at, 1, &reason)) continue;
+        leads[(at - start) >> 3] |= (uint8_t)(1u << ((at - start) & 7));
+        found = at;
     }
-#undef PS_BIT
-#undef PS_SET
-    free(failed);
-    free(good);
+    free(leads);
     return found;
 }
 

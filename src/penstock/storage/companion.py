@@ -30,6 +30,15 @@ def is_valid(data: Buffer, base: int) -> bool:
     return len(view) >= HEADER_BYTES and bytes(view[:HEADER_BYTES]) == pack_header(base)
 
 
+def base_of(data: Buffer) -> int | None:
+    """The first sequence of the segment that this is a companion of; None when it cannot be read."""
+    view = memoryview(data)
+    if len(view) < HEADER_BYTES:
+        return None
+    base = int(_HEADER.unpack_from(view)[3])
+    return base if is_valid(view, base) else None
+
+
 class Times:
     """The entries of one companion, by place in the segment."""
 

@@ -64,7 +64,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = files.create(path, exclusive=False)
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()  # never taken twice; but it knows its owner
         self._gone = "this log object was closed; open the log again"
 
     def __enter__(self) -> None:
@@ -74,27 +74,32 @@ class FileLock:
         self.release()
 
     def acquire(self) -> None:
-        self._threads.acquire()
         try:
+            self._threads.acquire()
             if self._fd < 0:
                 raise LogClosed(f"{self._path.parent}: {self._gone}")
             files.lock(self._fd, shared=False)
-        except BaseException:
-            self._threads.release()
+        except BaseException:  # also a signal's, with the lock just taken
+            self.release()
             raise
 
     def release(self) -> None:
-        files.unlock(self._fd)
-        self._threads.release()
+        """Let go of it; nothing if this thread does not hold it."""
+        if self._threads._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks it
+            try:
+                if self._fd >= 0:
+                    files.unlock(self._fd)
+            finally:
+                self._threads.release()
 
     def close(self) -> None:
         with self._threads:  # whoever waits for its turn here must not lock some other file of the same number
-            files.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            files.close(fd)
 
     def forked(self) -> None:
         """In the child: a thread that held it is not there any more."""
-        self._threads = threading.Lock()
+        self._threads = threading.RLock()
         self._gone = "this log was opened before a fork; open it again in the child process"
 
 
@@ -149,8 +154,8 @@ class Control:
         if self.fd >= 0:
             if self._file_lock is not None:
                 self._file_lock.close()
-            files.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            files.close(fd)
 
     # ---- validity ----
 

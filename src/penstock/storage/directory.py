@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from pathlib import Path
 
@@ -52,6 +53,14 @@ class Directory:
         except NotALog:
             return None
 
+    def used_bytes(self) -> int:
+        """What the data files take of the disk, as near as can be told."""
+        used = 0
+        for segment_id in self.segments():
+            with contextlib.suppress(FileNotFoundError):  # another process's retention
+                used += files.used_bytes(self.paths(segment_id).data)
+        return used
+
     # ---- making and removing ----
 
     def make(self, segment_id: int, base: int) -> None:
@@ -64,6 +73,13 @@ class Directory:
             if is_full(error):
                 raise DiskFull(self.paths(segment_id).data, 0) from error
             raise
+
+    def sync(self, segment_id: int) -> None:
+        """Put a new segment's files and their names on the disk."""
+        for path in self.paths(segment_id).all():
+            with files.opened(path, write=True) as fd:
+                files.sync(fd)
+        files.sync_directory(self.paths(segment_id).data.parent)
 
     def is_prepared(self, segment_id: int) -> bool:
         return segment.is_prepared(self.path, self.fmt, segment_id)

@@ -73,6 +73,12 @@ def size(fd: int) -> int:
     return os.fstat(fd).st_size
 
 
+def used_bytes(path: Path) -> int:
+    """What a file takes of the disk: less than its size where it is sparse."""
+    st = path.stat()
+    return min(st.st_size, st.st_blocks * 512)
+
+
 def has_name(fd: int) -> bool:
     """Whether an open file is still in some directory: one that was removed or replaced is not."""
     return os.fstat(fd).st_nlink > 0

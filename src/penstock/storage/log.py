@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -25,7 +25,6 @@ from penstock.errors import (
     PenstockError,
     ReadOnly,
     SyncFailed,
-    UnsupportedFileSystem,
 )
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, SPACE
 from penstock.options import Roll
@@ -35,9 +34,9 @@ from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory, is_full
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.opening import check, recover, survey
-from penstock.storage.recovery import Recovery, Tail
+from penstock.storage.recovery import OnProgress, Recovery, Tail
 from penstock.storage.segment import Format, WriteSegment
-from penstock.storage.span import finish_appends, guard_sync, list_rolled
+from penstock.storage.span import finish_appends, guard_sync, list_rolled, rolled_info
 
 _NEVER: Final = (1 << 63) - 1
 _PERSIST_MARK_S: Final = 1.0
@@ -46,16 +45,6 @@ _OFTEN_BYTES: Final = 8 << 20  # a sync for less than this is one of many
 
 class BatchTooLong(Exception):
     """A batch does not fit one segment. Internal: `Log.append_batch` then writes it over several."""
-
-
-def refuse_network(path: Path) -> None:
-    """A log is not written on a network file system. Works also before the directory is made."""
-    kind = files.filesystem(path)
-    if files.is_network(kind):
-        raise UnsupportedFileSystem(
-            f"{path} lies on {kind}, where maps and locks are not shared between machines; "
-            "keep the log on a local disk (sealed files may be copied anywhere)"
-        )
 
 
 class Log:
@@ -70,7 +59,7 @@ class Log:
         interval: int,
         roll: Roll,
         read_only: bool = False,
-        verify: bool = False,
+        verify: OnProgress | None = None,
         on_work: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Directory(path, fmt, file_size, interval)
@@ -111,8 +100,7 @@ class Log:
 
     # ---- opening ----
 
-    def _open_to_write(self, verify: bool) -> None:
-        refuse_network(self.path)
+    def _open_to_write(self, verify: OnProgress | None) -> None:
         control = self.control = Control(self.path / ".lock")
         alone = control.try_exclusive()
         if not alone:
@@ -126,7 +114,8 @@ class Log:
         else:
             self._join(control)
             if verify:
-                self._verify_all()
+                self._verify_all(verify)
+        control.page.on_locked = self._settled
         self._growing = FileLock(self.path / ".grow")
         if kernel.ROBUST and not files.PORTABLE:
             self._ahead_fd = files.create(self.path / ".grow", exclusive=False)
@@ -143,7 +132,7 @@ class Log:
         control.forget_clean()
         self.manifest.load(control.generation, believe_rolled=True)
 
-    def _open_to_read(self, verify: bool) -> None:
+    def _open_to_read(self, verify: OnProgress | None) -> None:
         """Beside live writers: follow the control page. With none: find the end without changing anything."""
         path = self.path / ".lock"
         if path.exists():
@@ -151,13 +140,14 @@ class Log:
             control.share()
             if control.same_boot and self.manifest.load(control.generation, believe_rolled=True):
                 if verify:
-                    self._verify_all()
+                    self._verify_all(verify)
                 return
             files.unlock(control.fd)  # must not keep a writer from making it valid
         self._static, self.recovery = survey(self.directory, self.control, self.manifest, verify=verify)
 
-    def _verify_all(self) -> None:
+    def _verify_all(self, verify: OnProgress) -> None:
         """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
+        self.recovery.tell(verify, self.directory.used_bytes())
         now = self.active()
         active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
         check(self.directory, [*(s for s in self.manifest.ordered() if s.id < now.segment), active], self.recovery)
@@ -226,17 +216,16 @@ class Log:
 
     # ---- the lock ----
 
-    @contextmanager
-    def locked(self) -> Iterator[Control]:
-        """Hold the lock, with nothing half done underneath."""
-        control = self._writable()
-        control.page.lock()
-        try:
-            if control.dirty or control.span:
-                finish_appends(self.directory, control, self.manifest)
-            yield control
-        finally:
-            control.page.unlock()
+    def locked(self) -> AbstractContextManager[Control]:
+        """Hold the lock, with nothing half done underneath: `with self.locked() as control`."""
+        return self._writable().page
+
+    def _settled(self) -> Control:
+        """What is done first whenever the lock is taken: finish what a process left that died with it."""
+        assert self.control is not None
+        if self.control.dirty or self.control.span:
+            finish_appends(self.directory, self.control, self.manifest)
+        return self.control
 
     def _writable(self) -> Control:
         self.check_open()
@@ -317,8 +306,9 @@ class Log:
         with self._growing:
             with self.locked():  # the three must speak of one segment: zeros in another one would wipe records
                 seg, now, have = self._segment, control.active(), control.allocated
-            if seg is None or seg.id != now.segment:
-                return
+                if seg is None or self._turn != now.turn:
+                    self._attach(control, now)
+                    return
             if now.end + need_bytes > have[0] or now.next + records > have[1]:
                 reach = seg.grow(now.end, now.next, have, need_bytes, records)
                 with self.locked():
@@ -328,8 +318,10 @@ class Log:
     def _roll(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
         new = self.fmt.next_id(now.segment, files.now_us())
+        if new != now.segment + 1:
+            self.directory.delete(now.segment + 1)  # of a roll that was cut short on the day before
         self.directory.make(new, now.next)
-        list_rolled(self.directory, control, self.manifest, now)
+        list_rolled(self.directory, control, self.manifest, rolled_info(self.directory, now))
         control.roll(new, now.next, self.fmt.HEADER_BYTES, now.next, self.directory.prepared(now.next))
         self._attach(control, control.active())
 
@@ -517,13 +509,25 @@ class Log:
 
         guard_sync(self.directory, control, seal)
 
-    def retire(self, info: SegmentInfo) -> None:
-        """Delete a sealed segment. It is listed as gone first: a crash in between leaves a file, never a hole."""
+    def retire(self, info: SegmentInfo, *, unless: Callable[[SegmentInfo], bool] = lambda _: False) -> bool:
+        """Delete a sealed segment, unless (asked under the lock) it is needed. It is listed as gone first: a crash in
+        between leaves a file, never a hole."""
         with self.locked() as control:
+            if unless(info):
+                return False
             self.manifest.refresh(control.generation)
             self.manifest.retired(info)
             guard_sync(self.directory, control, self.manifest.sync)
         self.directory.delete(info.id)
+        return True
+
+    def hold(self, name: str, position: int) -> int:
+        """Give a new named reader its cursor: from now on retention, which looks under the lock too, keeps what it has not
+        passed. Where it stands: `position`, or the oldest record if that is gone already."""
+        with self.locked():
+            position = max(position, self.first_sequence)
+            self.cursors.store(name, position)
+        return position
 
     # ---- closing ----
 
@@ -590,8 +594,8 @@ class Log:
             self._growing.close()
             self._growing = None
         if self._ahead_fd >= 0:
-            files.close(self._ahead_fd)
-            self._ahead_fd = -1
+            fd, self._ahead_fd = self._ahead_fd, -1
+            files.close(fd)
         self.manifest.close()
         if self.control is not None:
             self.control.close()

@@ -40,6 +40,11 @@ class SegmentInfo:
         return self.base + self.count
 
 
+def _pack(kind: int, info: SegmentInfo) -> bytes:
+    raw = _EDIT.pack(0, kind, info.id, info.base, info.count, info.end, info.first_us, info.last_us, 0)
+    return zlib.crc32(raw[4:]).to_bytes(4, "little") + raw[4:]
+
+
 class Manifest:
     """The list of finished segments, oldest first. Writers hold the log's lock; readers call `refresh`.
 
@@ -122,16 +127,22 @@ class Manifest:
         else:
             self.segments[info.id] = replace(info, sealed=kind == _SEALED)
 
-    def _add(self, kind: int, info: SegmentInfo) -> None:
-        raw = _EDIT.pack(0, kind, info.id, info.base, info.count, info.end, info.first_us, info.last_us, 0)
+    def _add(self, kind: int, *infos: SegmentInfo) -> None:
+        """Add edits, all or none: what a full disk took of them is cut again."""
+        raw = b"".join(_pack(kind, info) for info in infos)
         with self._lock:
-            files.write(self._fd, zlib.crc32(raw[4:]).to_bytes(4, "little") + raw[4:], self._read_to)
-            self._read_to += _EDIT.size
-            self._edits += 1
-            self._apply(kind, info)
+            try:
+                files.write(self._fd, raw, self._read_to)
+            except OSError:
+                files.truncate(self._fd, self._read_to)
+                raise
+            self._read_to += len(raw)
+            self._edits += len(infos)
+            for info in infos:
+                self._apply(kind, info)
 
-    def rolled(self, info: SegmentInfo) -> None:
-        self._add(_ROLLED, info)
+    def rolled(self, *infos: SegmentInfo) -> None:
+        self._add(_ROLLED, *infos)
 
     def sealed(self, info: SegmentInfo) -> None:
         self._add(_SEALED, info)
@@ -154,9 +165,7 @@ class Manifest:
         gone = SegmentInfo(0, 0, self.retired_next, 0, 0, 0)
         edits = [(_RETIRED, gone)] if self.retired_next else []
         edits += [(_SEALED if s.sealed else _ROLLED, s) for s in self.segments.values()]
-        for kind, s in edits:
-            raw = _EDIT.pack(0, kind, s.id, s.base, s.count, s.end, s.first_us, s.last_us, 0)
-            parts += [zlib.crc32(raw[4:]).to_bytes(4, "little"), raw[4:]]
+        parts += [_pack(kind, s) for kind, s in edits]
         files.replace(self._path, b"".join(parts))
         files.sync_directory(self._path.parent)
         self.load(generation, believe_rolled=True)
@@ -171,5 +180,5 @@ class Manifest:
 
     def close(self) -> None:
         if self._fd >= 0:
-            files.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            files.close(fd)

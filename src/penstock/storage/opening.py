@@ -15,17 +15,20 @@ from penstock.storage.cursor import Cursors
 from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.recovery import Opening, Recovery, Tail, walk
+from penstock.storage.recovery import OnProgress, Opening, Recovery, Tail, walk
 from penstock.storage.span import finish_appends
 
 
-def recover(directory: Directory, control: Control, manifest: Manifest, cursors: Cursors, *, verify: bool) -> Recovery:
-    """Find the end of the log, mend what a crash left, and make the control page valid."""
+def recover(
+    directory: Directory, control: Control, manifest: Manifest, cursors: Cursors, *, verify: OnProgress | None
+) -> Recovery:
+    """Find the end of the log, mend what a crash left, and make the control page valid; with `verify`, check all of it."""
     same = control.same_boot and _agrees(control)
     directory.remove_temporaries()
     listed = manifest.load(control.generation, believe_rolled=same)
     opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=True)
     report = opening.report
+    report.tell(verify, directory.used_bytes() if verify else 0)
     same = not _drop_leftovers(directory, control, manifest, opening) and same  # on a new boot too
     had_data = bool(directory.segments())
     if had_data and not listed:
@@ -41,7 +44,11 @@ def recover(directory: Directory, control: Control, manifest: Manifest, cursors:
         exact = clean is not None and clean == floor and _ends_at(directory, clean)
         how = "clean" if exact else "new boot"
     report.how = how if had_data else "created"
-    tail = opening.find_tail(floor, exact=exact, verify=verify or how == "same boot")
+    tail = opening.find_tail(floor, exact=exact, verify=verify is not None or how == "same boot")
+    if tail is not None and tail.segment in opening.headless:  # it can be read on, but not written
+        count = tail.next - tail.base
+        manifest.segments[tail.segment] = SegmentInfo(tail.segment, tail.base, count, tail.end, 0, tail.last_us)
+        tail = None
     if tail is None:
         tail = _first_segment(directory, manifest)
     mark = durable if same and durable else Mark(tail.segment, tail.end, tail.next)
@@ -61,14 +68,17 @@ def recover(directory: Directory, control: Control, manifest: Manifest, cursors:
     return report
 
 
-def survey(directory: Directory, control: Control | None, manifest: Manifest, *, verify: bool) -> tuple[Tail, Recovery]:
+def survey(
+    directory: Directory, control: Control | None, manifest: Manifest, *, verify: OnProgress | None
+) -> tuple[Tail, Recovery]:
     """Find the end of a log that nobody writes, without changing anything."""
     manifest.load(0, believe_rolled=False)
     opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=False)
+    opening.report.tell(verify, directory.used_bytes() if verify else 0)
     clean = control.clean if control else None
     exact = clean is not None and _ends_at(directory, clean)
     opening.report.how = "clean" if exact else "new boot"
-    tail = opening.find_tail(clean or (control.durable if control else None), exact=exact, verify=verify)
+    tail = opening.find_tail(clean or (control.durable if control else None), exact=exact, verify=verify is not None)
     if tail is None:
         raise LogNotFound(f"{directory.path}: no data files here; open the log for writing to create one")
     if verify:
@@ -112,6 +122,7 @@ def _first_segment(directory: Directory, manifest: Manifest) -> Tail:
     next_ = finished[-1].next if finished else manifest.retired_next
     new = fmt.next_id(finished[-1].id, now) if finished else fmt.first_id(now)
     directory.make(new, next_)
+    directory.sync(new)  # the durable mark will stand in it
     return Tail(new, next_, fmt.HEADER_BYTES, next_, finished[-1].last_us if finished else 0)
 
 

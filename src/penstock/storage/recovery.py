@@ -8,6 +8,7 @@ aside and cut. Damage is reported and left alone. Called by `Log`, under the exc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from penstock.storage.segment import Format, ReadSegment, SegmentPaths, forget_s
 
 _CHUNK_RECORDS = 1 << 18
 
+OnProgress = Callable[[int, int], None]  # (bytes checked, bytes there are, as near as can be told)
+
 
 @dataclass(slots=True)
 class Recovery:
@@ -36,6 +39,19 @@ class Recovery:
     rebuilt: list[str] = field(default_factory=list)  # manifest, indexes
     cursors_set_back: dict[str, int] = field(default_factory=dict)  # name: where it stood
     moved_bytes: int = 0  # copied to a new segment after a failed sync
+    _progress: OnProgress | None = field(default=None, repr=False, compare=False)
+    _total_bytes: int = field(default=0, repr=False, compare=False)
+
+    def tell(self, progress: OnProgress | None, total_bytes: int) -> None:
+        """From now on, tell how far checking has come."""
+        self._progress, self._total_bytes = progress, total_bytes
+
+    def scanned(self, size_bytes: int, records: int) -> None:
+        """So much more was checked."""
+        self.bytes_scanned += size_bytes
+        self.records_scanned += records
+        if self._progress is not None:
+            self._progress(self.bytes_scanned, max(self.bytes_scanned, self._total_bytes))
 
     @property
     def clean(self) -> bool:
@@ -65,32 +81,6 @@ def list_segments(top: Path, fmt: Format) -> list[int]:
     return sorted(s for path in files.walk(top) if (s := fmt.parse(path)) is not None)
 
 
-def settings_of_files(top: Path, fmt: Format) -> tuple[int | None, int | None]:
-    """(file size, index interval) of a log whose metadata is lost, as its files show them; None for a new one.
-
-    Another implementation's files are refused: nothing is to be written among them.
-    """
-    file_size = interval = strange = None
-    for segment in list_segments(top, fmt):
-        paths = SegmentPaths(top, fmt, segment)
-        try:
-            with files.opened(paths.data) as fd:
-                data = files.map_read(fd, files.size(fd))
-            header = fmt.read_header(memoryview(data), str(paths.data))
-        except NotALog as error:
-            strange = strange or error
-            continue
-        if header.base is None:
-            raise NotALog(f"{paths.data}: written by another implementation; open the log with read_only=True")
-        file_size = len(data)
-        if paths.index.exists():
-            with files.opened(paths.index) as fd:
-                interval = index.Index(files.read(fd, 0, index.HEADER_BYTES), 0).interval or interval
-    if strange is not None and file_size is None:
-        raise strange
-    return file_size, interval
-
-
 def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery) -> Walked:
     """Verify every frame of a segment.
 
@@ -108,8 +98,7 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery) -> Wal
         found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval)
         points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
         kernel.release(seg.data, min(at.position, size), found.position)
-        report.bytes_scanned += found.position - min(at.position, size)
-        report.records_scanned += found.count
+        report.scanned(found.position - min(at.position, size), found.count)
         at = Place(max(at.position, found.position), at.sequence + found.count)
         if found.count == want or (at.position == stop and stop < size):
             continue
@@ -140,6 +129,7 @@ class Opening:
         self.interval = interval
         self.mend = mend
         self.report = Recovery()
+        self.headless: set[int] = set()  # segments whose header is broken, read by what their companions say
 
     def find_tail(self, floor: Mark | None, *, exact: bool, verify: bool) -> Tail | None:
         """The end of the log; None when there are no records and no files.
@@ -169,7 +159,7 @@ class Opening:
         return self._scan(unlisted, floor, exact)
 
     def _trusted(self, floor: Mark) -> Tail:
-        seg = self._open(floor.segment)
+        seg = self._open_known(floor.segment)
         if len(seg.data) < floor.end:
             lost = seg.base + seg.scan(seg.start, len(seg.data), verify=False).count
             self._damage(seg, len(seg.data), Loss(lost, floor.next - 1, "the file is cut short"))
@@ -190,6 +180,23 @@ class Opening:
         finished = [s for s in self.manifest.ordered() if s.id < segment]
         return ReadSegment(self.top, self.fmt, segment, finished[-1].next if finished else 0)
 
+    def _open_known(self, segment: int) -> ReadSegment:
+        """Open a segment that is known to hold records: if its header is broken, its companion says which."""
+        try:
+            return self._open(segment)
+        except NotALog:
+            paths = SegmentPaths(self.top, self.fmt, segment)
+            if not paths.times.exists():
+                raise
+            with files.opened(paths.times) as fd:
+                base = companion.base_of(files.read(fd, 0, companion.HEADER_BYTES))
+            if base is None:
+                raise
+            seg = ReadSegment(self.top, self.fmt, segment, base, listed=True)
+            self.report.damage.append(seg.header_error)
+            self.headless.add(segment)
+            return seg
+
     def _last_us(self, seg: ReadSegment, next_: int) -> int:
         return seg.times.us(next_ - 1 - seg.base) if next_ > seg.base else 0
 
@@ -204,7 +211,7 @@ class Opening:
         for i, segment in enumerate(segments):
             below = floor is not None and segment <= floor.segment
             try:
-                seg = self._open(segment)
+                seg = self._open_known(segment) if below else self._open(segment)
             except NotALog:
                 if self.report.how == "foreign" and self._is_blank(segment):
                     continue  # made ahead by another implementation, and nothing written to it yet

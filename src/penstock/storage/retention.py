@@ -15,21 +15,27 @@ def expired(log: Log, retention: Retention) -> list[SegmentInfo]:
     now = log.active()
     finished = sorted((s for s in log.finished().values() if s.sealed and s.id < now.segment), key=lambda s: s.id)
     total = now.end + sum(s.end for s in finished)
-    held = min(log.cursors.all().values(), default=None) if not retention.ignore_cursors else None
     out = []
     for info in finished:
         too_much = retention.max_bytes is not None and total > retention.max_bytes
         too_old = retention.max_age_s is not None and info.last_us < files.now_us() - retention.max_age_s * 1e6
-        if not (too_much or too_old) or (held is not None and held < info.next):
+        if not (too_much or too_old) or _held(log, retention, info):
             break
         out.append(info)
         total -= info.end
     return out
 
 
+def _held(log: Log, retention: Retention, info: SegmentInfo) -> bool:
+    """Whether a named reader has not passed a segment."""
+    return not retention.ignore_cursors and min(log.cursors.all().values(), default=info.next) < info.next
+
+
 def apply(log: Log, retention: Retention) -> list[SegmentInfo]:
     """Delete what may go; what was deleted."""
-    gone = expired(log, retention)
-    for info in gone:
-        log.retire(info)
+    gone = []
+    for info in expired(log, retention):
+        if not log.retire(info, unless=lambda info: _held(log, retention, info)):
+            break
+        gone.append(info)
     return gone

@@ -304,6 +304,10 @@ class WriteSegment:
         packed = index.pack(self._interval, self.base, sequences[-1] + 1 - self.base, points)
         self.index[: len(packed)] = packed
 
+    def time_of(self, sequence: int) -> int:
+        """When a record was appended, as its companion says."""
+        return Times(self.times).us(sequence - self.base)
+
     def zero(self, start: int, end: int, first: int, next_: int) -> None:
         """Wipe what lies beyond the end of the log, and make that durable: it must never come back to life."""
         self.data[start:end] = bytes(end - start)
@@ -323,9 +327,8 @@ class WriteSegment:
         self.close()  # a background thread may still be at work here when the log has gone on
 
     def close(self) -> None:
-        for fd in self._fds:
-            files.close(fd)
-        self._fds = []
+        while self._fds:  # never twice, whatever interrupts this: the number may be another file's by then
+            files.close(self._fds.pop())
 
 
 def note_sync(fd: int, n: int, end: int, next_: int) -> None:

@@ -28,18 +28,22 @@ def guard_sync(directory: Directory, control: Control, sync: Callable[[], None])
         raise SyncFailed(directory.path, error.errno or errno.EIO) from error
 
 
-def list_rolled(directory: Directory, control: Control, manifest: Manifest, now: Active) -> None:
-    """List a segment that is about to be left."""
-    seg = directory.read(now.segment, now.base)
-    count = now.next - now.base
-    last_us = seg.times.us(count - 1) if count else 0
+def list_rolled(directory: Directory, control: Control, manifest: Manifest, *infos: SegmentInfo) -> None:
+    """List segments that are about to be left."""
     manifest.refresh(control.generation)
     try:
-        manifest.rolled(SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us))
+        manifest.rolled(*infos)
     except OSError as error:
         if is_full(error):
             raise DiskFull(directory.path / "manifest", 0) from error
         raise
+
+
+def rolled_info(directory: Directory, now: Active) -> SegmentInfo:
+    """What the manifest says of the active segment when it is left."""
+    seg, count = directory.read(now.segment, now.base), now.next - now.base
+    last_us = seg.times.us(count - 1) if count else 0
+    return SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us)
 
 
 def finish_appends(directory: Directory, control: Control, manifest: Manifest) -> None:
@@ -53,19 +57,26 @@ def finish_appends(directory: Directory, control: Control, manifest: Manifest) -
         found = kernel.scan(directory.fmt.SPEC, seg.data, now.end, end)
         # `next` is published before `end`: a writer may have died between the two.
         whole = found.position == end and now.next in (next_, next_ - found.count) and end > now.end
-        if span is not None and whole:
-            commit(directory, control, manifest, now._replace(end=end, next=next_), *span)
-            return
         if not whole:
-            guard_sync(directory, control, lambda: seg.zero(now.end, end, now.next, max(now.next, next_)))
-            end, next_ = now.end, now.next
-            if span is not None:
-                for later in [s for s in directory.segments() if s > now.segment]:
-                    directory.delete(later)
-                control.clear_span()
-        control.settle(end, next_)
+            _withdraw(directory, control, seg, now, end, next_)
+            return
+        control.set_last_us(max(control.last_us, seg.time_of(next_ - 1)))
+        if span is not None:
+            commit(directory, control, manifest, now._replace(end=end, next=next_), *span)
+        else:
+            control.settle(end, next_)
     finally:
         seg.close()
+
+
+def _withdraw(directory: Directory, control: Control, seg: WriteSegment, now: Active, end: int, next_: int) -> None:
+    """Wipe what was written beyond the end of the log, with the later files of a batch over several."""
+    guard_sync(directory, control, lambda: seg.zero(now.end, end, now.next, max(now.next, next_)))
+    if control.span is not None:
+        for later in [s for s in directory.segments() if s > now.segment]:
+            directory.delete(later)
+        control.clear_span()
+    control.settle(now.end, now.next)
 
 
 def split(sizes: Sequence[int], capacity: int) -> list[tuple[int, int]]:
@@ -116,7 +127,11 @@ def append(
     control.announce(now.end + need, now.next + count)
     active.put(payloads[:count], us, fmt.SPEC, goes_on=True)
     control.set_last_us(us)
-    commit(directory, control, manifest, now._replace(end=now.end + need, next=now.next + count), ends, base)
+    try:
+        commit(directory, control, manifest, now._replace(end=now.end + need, next=now.next + count), ends, base)
+    except OSError:
+        _withdraw(directory, control, active, now, now.end + need, now.next + count)  # nobody has seen it
+        raise
 
 
 def _write(
@@ -139,13 +154,14 @@ def _write(
 
 def commit(directory: Directory, control: Control, manifest: Manifest, now: Active, end: Mark, base: int) -> None:
     """Publish a batch over several segments: list all but the last, then make that one active in one store."""
-    list_rolled(directory, control, manifest, now)
+    infos = [rolled_info(directory, now)]
     between = [s for s in directory.segments() if now.segment < s < end.segment]
     bases = [directory.base_of(s) or 0 for s in between]
     for segment_id, first, following in zip(between, bases, [*bases, base][1:], strict=True):
         seg = directory.read(segment_id, first)
         found = seg.scan(seg.start, len(seg.data), verify=False)
         us = seg.times.us(0)
-        manifest.rolled(SegmentInfo(segment_id, first, following - first, found.position, us, us))
+        infos.append(SegmentInfo(segment_id, first, following - first, found.position, us, us))
+    list_rolled(directory, control, manifest, *infos)
     control.roll(end.segment, base, end.end, end.next, (end.end, end.next))
     control.clear_span()

@@ -1,0 +1,97 @@
+"""The directory of a log and the settings fixed in it, settled before anything else is opened there.
+
+What cannot be a log is refused here, with nothing changed: a file in the way, a network file system, another format, other
+fixed settings than it was made with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import LogNotFound, NotALog, UnsupportedFileSystem
+from penstock.storage import files, index, metadata
+from penstock.storage.recovery import list_segments
+from penstock.storage.segment import Format, SegmentPaths
+
+Settings = dict[str, Any]
+
+
+def settle(
+    path: Path,
+    fmt: Format,
+    given: Settings,
+    default: Settings,
+    check: Callable[[Settings], Settings],
+    *,
+    read_only: bool,
+) -> Settings:
+    """The fixed settings of the log at `path`, making its directory and metadata if they are not there.
+
+    `check` gives those that are not None, and raises ValueError for one that cannot be.
+    """
+    if path.exists() and not path.is_dir():
+        raise NotALog(f"{path}: a file, not a directory; a {fmt.NAME} is a directory of its own")
+    above = next(p for p in (*path.absolute().parents, Path("/")) if p.exists())
+    if not above.is_dir():
+        raise NotALog(f"{above}: a file, so {path} cannot be a directory; choose another path")
+    if read_only:
+        if not path.is_dir():
+            raise LogNotFound(f"{path}: no such directory; open the {fmt.NAME} without read_only to create it")
+        found = metadata.load(path)
+        if found is not None:
+            metadata.check(path, found, fmt.NAME, fmt.VERSION, given)
+        return _sane(path, check, {**default, **given, **(found or {})})
+    _refuse_network(path)
+    if path.is_dir() and metadata.load(path) is None:
+        with contextlib.suppress(ValueError):
+            default = {**default, **check(_of_files(path, fmt))}
+    files.make_directories(path, Path(path.anchor or "."))
+    return _sane(path, check, metadata.settle(path, fmt.NAME, fmt.VERSION, given, default))
+
+
+def _of_files(top: Path, fmt: Format) -> Settings:
+    """The fixed settings of a log whose metadata is lost, as its files show them; None for a new one.
+
+    Another implementation's files are refused: nothing is to be written among them.
+    """
+    file_size = interval = strange = None
+    for segment in list_segments(top, fmt):
+        paths = SegmentPaths(top, fmt, segment)
+        try:
+            with files.opened(paths.data) as fd:
+                data = files.map_read(fd, files.size(fd))
+            header = fmt.read_header(memoryview(data), str(paths.data))
+        except NotALog as error:
+            strange = strange or error
+            continue
+        if header.base is None:
+            raise NotALog(f"{paths.data}: written by another implementation; open the log with read_only=True")
+        file_size = len(data)
+        if paths.index.exists():
+            with files.opened(paths.index) as fd:
+                interval = index.Index(files.read(fd, 0, index.HEADER_BYTES), 0).interval or interval
+    if strange is not None and file_size is None:
+        raise strange
+    return {"file_size": file_size, "index_interval": interval}
+
+
+def _sane(path: Path, check: Callable[[Settings], Settings], settings: Settings) -> Settings:
+    """The settings, if what metadata.json says can be."""
+    try:
+        check(settings)
+    except (KeyError, ValueError) as error:
+        raise NotALog(f"{path / metadata.FILE}: {error}; restore it from a copy") from error
+    return settings
+
+
+def _refuse_network(path: Path) -> None:
+    """A log is not written on a network file system. Works also before the directory is made."""
+    kind = files.filesystem(path)
+    if files.is_network(kind):
+        raise UnsupportedFileSystem(
+            f"{path} lies on {kind}, where maps and locks are not shared between machines; "
+            "keep the log on a local disk (sealed files may be copied anywhere)"
+        )

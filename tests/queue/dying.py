@@ -1,0 +1,134 @@
+"""What the kill tests share: a queue, processes that die over it, and what must hold of it afterwards.
+
+The dying is done by children of a zygote, a process of its own that has no log open and no threads, so that a death costs a
+fork and not a start of Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from penstock import Queue, kernel
+from penstock.formats import queue as fmt
+from penstock.storage import files
+from penstock.storage.recovery import list_segments
+from tests.torture import ROOT
+
+FILE_SIZE = 16 << 10
+BEFORE = [b"first", b"second" * 40, b"third"]
+LATE = b"late" * 100
+SPAN = [bytes([65 + i]) * 5000 for i in range(7)]  # two to a file: four files
+SLOW = kernel.NAME == "reference" or files.PORTABLE
+
+
+def open_queue(path: Path | str, **options: Any) -> Queue:
+    return Queue(path, file_size=FILE_SIZE, index_interval=2, **options)
+
+
+def roll(q: Queue) -> None:
+    assert q._log is not None
+    q._log.roll_now()
+
+
+# ---- dying ----
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("unreachable")
+
+
+def command(act: Callable[..., None], *arguments: object) -> list[str]:
+    """To call a function of a test module in a process of its own."""
+    code = f"import sys; from {act.__module__} import {act.__name__} as act; act(*sys.argv[1:])"
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def run(act: Callable[..., None], *arguments: object) -> int:
+    """The same, here and now: how it ended."""
+    return subprocess.run(command(act, *arguments), cwd=ROOT, timeout=60).returncode
+
+
+def zygote(act: Callable[..., None]) -> None:
+    """Reads what to do, a line of JSON each, has a child do it, and says how that ended."""
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                act(*json.loads(line))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+class Zygote:
+    """Has processes call a function of a test module and die over it."""
+
+    def __init__(self, act: Callable[..., None]) -> None:
+        code = f"from tests.queue.dying import zygote; from {act.__module__} import {act.__name__} as act; zygote(act)"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __call__(self, path: Path, *arguments: object) -> int:
+        """Have a process do something and die over it; how it ended."""
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps([str(path), *arguments]), file=self.process.stdin, flush=True)
+        return int(self.process.stdout.readline())
+
+
+@contextmanager
+def open_zygote(act: Callable[..., None]) -> Iterator[Zygote]:
+    made = Zygote(act)
+    with made.process as process:
+        yield made
+        assert process.stdin
+        process.stdin.close()
+
+
+# ---- what must hold afterwards ----
+
+
+def payloads(q: Queue) -> list[bytes]:
+    with q.tailer() as tailer:
+        messages = list(tailer)
+    assert [m.sequence for m in messages] == list(range(len(messages)))
+    assert q.next_sequence == len(messages)
+    return [m.payload for m in messages]
+
+
+def assert_nothing_beyond(q: Queue) -> None:
+    """No byte after the end of the log that could come back to life."""
+    assert q._log is not None
+    now = q._log.active()
+    assert not (q.path / fmt.name(now.segment)).read_bytes()[now.end :].strip(b"\0")
+    for later in [s for s in list_segments(q.path, fmt) if s > now.segment]:
+        data = (q.path / fmt.name(later)).read_bytes()
+        assert not data[fmt.HEADER_BYTES :].strip(b"\0")
+
+
+def append_at_once(q: Queue, payload: bytes) -> None:
+    """A dead writer is noticed at once: there is no timeout to wait for."""
+    began = time.monotonic()
+    q.append(payload)
+    assert time.monotonic() - began < 1.0
+
+
+def assert_whole_after_reopening(path: Path, expected: list[bytes]) -> None:
+    with open_queue(path, verify_on_startup=True) as q:
+        assert q.recovery.damage == []
+        assert payloads(q) == expected

@@ -1,0 +1,20 @@
+"""What the tests of every part share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Wait for other threads or processes, or for time to pass. `what` is waited for: the error names it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
+        time.sleep(0.001)
+
+
+def data_files(path: Path) -> list[Path]:
+    """The data files of a queue, in the order of the log."""
+    return sorted(path.rglob("*.data"), key=lambda p: (p.name.split("-")[0], int(p.stem.split("-")[1])))
