@@ -49,7 +49,7 @@ class Writing:
         self.control = q._log.control
         self.control.page.lock()
         now = self.now = self.control.active()
-        self.segment = WriteSegment(q.path, fmt, now.segment, FILE_SIZE, q._log.interval)
+        self.segment = WriteSegment(q.path, fmt, now.segment, now.base, FILE_SIZE, q._log.interval)
         self.frames = kernel.encode_many(fmt.SPEC, payloads)
         self.count = len(payloads)
         self.end = now.end + len(self.frames)

@@ -211,7 +211,7 @@ def after_roll(image: Image, base: int, content: bytes = b"") -> Image:
     last = fmt.parse(image.data)
     assert last is not None
     name = fmt.name(last + 1)
-    data = (fmt.pack_header(base, 1) + content).ljust(8192, b"\0")
+    data = (fmt.pack_header(0, base, 0, 1) + content).ljust(8192, b"\0")
     return Image({**image, name: data, name[:-4] + "time": pack_header(base), name[:-4] + "index": b""})
 
 

@@ -447,7 +447,7 @@ def test_a_roll_that_was_cut_short_before_midnight_leaves_nothing_behind(
         assert log is not None
         q.append(b"one")
         now = log.active()
-        log.directory.make(log.fmt.next_id(now.segment, evening), now.next)  # as far as it came
+        log.directory.make(log.fmt.next_id(now.segment, evening), now.next, 0)  # as far as it came
         q.append(b"two")  # there was room for it after all
         monkeypatch.setattr(files, "now_us", lambda: evening + 2_000_000)
         log.roll_now()

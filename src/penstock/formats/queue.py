@@ -20,6 +20,8 @@ VERSION: Final = 1
 HEADER_BYTES: Final = 4096
 
 SPEC: Final = FrameSpec(sum_bytes=8, sum_covers_head=True, zero_ends=True)
+SAYS_BEGIN: Final = False
+CUT_WHEN_SEALED: Final = False
 _PAYLOAD_ONLY: Final = FrameSpec(sum_bytes=8, zero_ends=True)
 _RUST: Final = FrameSpec(sum_bytes=4, sum_covers_head=True, zero_ends=True)
 
@@ -34,8 +36,14 @@ class Header:
 
     spec: FrameSpec
     start: int
-    base: int | None  # None: a file of another implementation, which does not say
+    base: int | None
     created_us: int | None
+    begin: int = 0
+
+    @property
+    def foreign(self) -> bool:
+        """A file of another implementation, which does not say what its first sequence is."""
+        return self.base is None
 
 
 def name(segment: int) -> str:
@@ -46,6 +54,15 @@ def name(segment: int) -> str:
     """
     date, number = f"{segment >> 32:08}", segment & 0xFFFFFFFF
     return f"{date[:4]}/{date[4:6]}/{date[6:]}/{date}-{number:04}.data"
+
+
+def beside(name: str, suffix: str) -> str:
+    """The path of the file with this suffix that belongs to a data file.
+
+    >>> beside('2026/11/15/20261115-0001.data', '.time')
+    '2026/11/15/20261115-0001.time'
+    """
+    return name.removesuffix(".data") + suffix
 
 
 def parse(path: str) -> int | None:
@@ -71,8 +88,8 @@ def _date(now_us: int) -> int:
     return int(datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y%m%d"))
 
 
-def pack_header(base: int, created_us: int) -> bytes:
-    """The 4096 bytes before the first frame."""
+def pack_header(segment: int, base: int, begin: int, created_us: int) -> bytes:
+    """The 4096 bytes before the first frame. They say neither the segment's id nor how many bytes lie before it."""
     head = _HEADER.pack(_MAGIC, VERSION, 0, base, created_us)
     return (head + struct.pack("<I", zlib.crc32(head))).ljust(HEADER_BYTES, b"\0")
 

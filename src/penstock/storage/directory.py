@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import DiskFull, NotALog
 from penstock.storage import files, segment
-from penstock.storage.recovery import list_segments
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths, WriteSegment
+from penstock.storage.recovery import companion_base, list_segments
+from penstock.storage.segment import Format, Header, ReadSegment, SegmentPaths, WriteSegment
+
+_TEMPORARY: Final = re.compile(r"(\.\d+-\d+\.tmp|\.next)$")
 
 
 def is_full(error: BaseException) -> bool:
@@ -41,17 +45,28 @@ class Directory:
     def read(self, segment_id: int, base: int, *, listed: bool = False) -> ReadSegment:
         return ReadSegment(self.path, self.fmt, segment_id, base, listed=listed)
 
-    def write(self, segment_id: int) -> WriteSegment:
-        return WriteSegment(self.path, self.fmt, segment_id, self.file_size, self.interval)
+    def write(self, segment_id: int, base: int) -> WriteSegment:
+        return WriteSegment(self.path, self.fmt, segment_id, base, self.file_size, self.interval)
+
+    def header(self, segment_id: int) -> Header:
+        path = self.paths(segment_id).data
+        with files.opened(path) as fd:
+            return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(path))
 
     def base_of(self, segment_id: int) -> int | None:
-        """The first sequence of a data file, as its header says, if it can be read."""
-        path = self.paths(segment_id).data
+        """The first sequence of a data file, as its header or its companion says, if it can be read."""
         try:
-            with files.opened(path) as fd:
-                return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(path)).base
+            header = self.header(segment_id)
         except NotALog:
             return None
+        return header.base if header.base is not None or header.foreign else companion_base(self.paths(segment_id))
+
+    def begin_after(self, segment_id: int, end: int) -> int:
+        """How many bytes of frames lie before the segment that follows this one, which ends at byte `end`."""
+        if not self.fmt.SAYS_BEGIN:
+            return 0
+        header = self.header(segment_id)
+        return header.begin + end - header.start
 
     def used_bytes(self) -> int:
         """What the data files take of the disk, as near as can be told."""
@@ -63,12 +78,12 @@ class Directory:
 
     # ---- making and removing ----
 
-    def make(self, segment_id: int, base: int) -> None:
+    def make(self, segment_id: int, base: int, begin: int) -> None:
         """Put a new segment in place, from files prepared before or made now."""
         try:
             if not self.is_prepared(segment_id):
                 segment.place(self.prepare(segment_id))
-            segment.adopt(self.path, self.fmt, segment_id, base)
+            segment.adopt(self.path, self.fmt, segment_id, base, begin)
         except OSError as error:
             if is_full(error):
                 raise DiskFull(self.paths(segment_id).data, 0) from error
@@ -94,7 +109,7 @@ class Directory:
 
     def seal(self, segment_id: int, count: int, end: int) -> None:
         """Give back what a finished (or closed) segment did not use, and sync its files."""
-        segment.seal(self.path, self.fmt, segment_id, count, end, self.interval, self.file_size)
+        segment.seal(self.path, self.fmt, segment_id, count, end, self.interval)
 
     def delete(self, segment_id: int) -> None:
         for path in self.paths(segment_id).all():
@@ -117,4 +132,6 @@ class Directory:
         """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
         if name.startswith(("manifest.", "cursors/")):
             return True
-        return self.fmt.parse(name.partition(".")[0] + ".data") is not None
+        name = _TEMPORARY.sub("", name)
+        beside = name.rpartition(".")[0]  # of an index or companion, by either way of naming them
+        return any(self.fmt.parse(data) is not None for data in (name, beside, beside + ".data"))

@@ -28,7 +28,7 @@ from penstock.errors import (
 )
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, SPACE
 from penstock.options import Roll
-from penstock.storage import files, segment, span
+from penstock.storage import files, notes, segment, span
 from penstock.storage.control import Active, Control, FileLock, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory, is_full
@@ -60,6 +60,7 @@ class Log:
         roll: Roll,
         read_only: bool = False,
         verify: OnProgress | None = None,
+        written: int = 0,
         on_work: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Directory(path, fmt, file_size, interval)
@@ -74,6 +75,7 @@ class Log:
         self.closed = False
         self._closing = False  # no more appends; read and set under the lock
         self._close_lock = threading.Lock()
+        self._written = written
         self._pid = os.getpid()
         self._sync_lock = threading.Lock()
         self._segment: WriteSegment | None = None
@@ -109,7 +111,9 @@ class Log:
                 control.wait_exclusive()  # it died over that: our turn
                 alone = True
         if alone:
-            self.recovery = recover(self.directory, control, self.manifest, self.cursors, verify=verify)
+            self.recovery = recover(
+                self.directory, control, self.manifest, self.cursors, verify=verify, written=self._written
+            )
             control.share()
         else:
             self._join(control)
@@ -143,7 +147,9 @@ class Log:
                     self._verify_all(verify)
                 return
             files.unlock(control.fd)  # must not keep a writer from making it valid
-        self._static, self.recovery = survey(self.directory, self.control, self.manifest, verify=verify)
+        self._static, self.recovery = survey(
+            self.directory, self.control, self.manifest, verify=verify, written=self._written
+        )
 
     def _verify_all(self, verify: OnProgress) -> None:
         """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
@@ -281,7 +287,7 @@ class Log:
         assert self.writer is not None
         self.writer.detach()
         self._segment = None
-        seg = self.directory.write(now.segment)
+        seg = self.directory.write(now.segment, now.base)
         created_us = seg.header.created_us or 0
         self.writer.attach(
             seg.data,
@@ -320,7 +326,7 @@ class Log:
         new = self.fmt.next_id(now.segment, files.now_us())
         if new != now.segment + 1:
             self.directory.delete(now.segment + 1)  # of a roll that was cut short on the day before
-        self.directory.make(new, now.next)
+        self.directory.make(new, now.next, self.directory.begin_after(now.segment, now.end))
         list_rolled(self.directory, control, self.manifest, rolled_info(self.directory, now))
         control.roll(new, now.next, self.fmt.HEADER_BYTES, now.next, self.directory.prepared(now.next))
         self._attach(control, control.active())
@@ -412,10 +418,10 @@ class Log:
         with self.locked():
             now, seg, n = control.active(), self._segment, control.count_sync()
             if seg is not None and seg.id == now.segment:
-                segment.note_sync(seg.fd, n, now.end, now.next)
+                notes.note(seg.fd, self.fmt.HEADER_BYTES, n, now.end, now.next)
             else:
                 with files.opened(self.path / self.fmt.name(now.segment), write=True) as fd:
-                    segment.note_sync(fd, n, now.end, now.next)
+                    notes.note(fd, self.fmt.HEADER_BYTES, n, now.end, now.next)
         guard_sync(self.directory, control, lambda: self._sync_segments(control, now))
         with self.locked():
             if control.poison:

@@ -20,13 +20,19 @@ from penstock.storage.span import finish_appends
 
 
 def recover(
-    directory: Directory, control: Control, manifest: Manifest, cursors: Cursors, *, verify: OnProgress | None
+    directory: Directory,
+    control: Control,
+    manifest: Manifest,
+    cursors: Cursors,
+    *,
+    verify: OnProgress | None,
+    written: int,
 ) -> Recovery:
     """Find the end of the log, mend what a crash left, and make the control page valid; with `verify`, check all of it."""
     same = control.same_boot and _agrees(control)
     directory.remove_temporaries()
     listed = manifest.load(control.generation, believe_rolled=same)
-    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=True)
+    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=True, written=written)
     report = opening.report
     report.tell(verify, directory.used_bytes() if verify else 0)
     same = not _drop_leftovers(directory, control, manifest, opening) and same  # on a new boot too
@@ -69,11 +75,16 @@ def recover(
 
 
 def survey(
-    directory: Directory, control: Control | None, manifest: Manifest, *, verify: OnProgress | None
+    directory: Directory,
+    control: Control | None,
+    manifest: Manifest,
+    *,
+    verify: OnProgress | None,
+    written: int,
 ) -> tuple[Tail, Recovery]:
     """Find the end of a log that nobody writes, without changing anything."""
     manifest.load(0, believe_rolled=False)
-    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=False)
+    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=False, written=written)
     opening.report.tell(verify, directory.used_bytes() if verify else 0)
     clean = control.clean if control else None
     exact = clean is not None and _ends_at(directory, clean)
@@ -121,7 +132,8 @@ def _first_segment(directory: Directory, manifest: Manifest) -> Tail:
     fmt, finished, now = directory.fmt, manifest.ordered(), files.now_us()
     next_ = finished[-1].next if finished else manifest.retired_next
     new = fmt.next_id(finished[-1].id, now) if finished else fmt.first_id(now)
-    directory.make(new, next_)
+    begin = directory.begin_after(finished[-1].id, finished[-1].end) if finished else 0
+    directory.make(new, next_, begin)
     directory.sync(new)  # the durable mark will stand in it
     return Tail(new, next_, fmt.HEADER_BYTES, next_, finished[-1].last_us if finished else 0)
 
@@ -140,8 +152,8 @@ def _move_undurable(
         if source.next == base:
             continue
         last = directory.fmt.next_id(last, files.now_us())
-        directory.make(last, base)
-        copy = directory.write(last)
+        directory.make(last, base, directory.begin_after(source.id, start))
+        copy = directory.write(last, base)
         try:
             copy.fill(seg, start, source.end, base, source.next)
             end = copy.header.start + source.end - start

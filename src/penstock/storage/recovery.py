@@ -16,11 +16,12 @@ from typing import NamedTuple
 from penstock import kernel
 from penstock.errors import NotALog
 from penstock.kernel import Buffer
-from penstock.storage import companion, files, index
+from penstock.kernel.spec import SHORT
+from penstock.storage import companion, files, index, notes
 from penstock.storage.control import Mark
 from penstock.storage.damage import REASONS, Loss, Place, step_over
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths, forget_syncs, synced_to
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths
 
 _CHUNK_RECORDS = 1 << 18
 
@@ -81,26 +82,40 @@ def list_segments(top: Path, fmt: Format) -> list[int]:
     return sorted(s for path in files.walk(top) if (s := fmt.parse(path)) is not None)
 
 
-def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery) -> Walked:
+def companion_base(paths: SegmentPaths) -> int | None:
+    """The first sequence of a segment, as its companion says; None when that cannot be read."""
+    try:
+        with files.opened(paths.times) as fd:
+            return companion.base_of(files.read(fd, 0, companion.HEADER_BYTES))
+    except FileNotFoundError:
+        return None
+
+
+def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, written: int = 0) -> Walked:
     """Verify every frame of a segment.
 
     Up to `known`, a place that records are known to reach, bad frames are stepped over as losses; beyond it the walk ends
-    at the first one. It goes a chunk at a time and lets go of the pages behind, so memory stays small.
+    at the first one, and beyond byte `written` also at a zero head. It goes a chunk at a time and lets go of the pages
+    behind, so memory stays small.
     """
     at = Place(seg.start, seg.base)
     points: list[tuple[int, int]] = []
     losses: list[tuple[int, Loss]] = []
     size = len(seg.data)
     while True:
-        stop = min(known.position, size) if at.position < known.position else size
+        stop = next((p for p in (known.position, written) if at.position < p < size), size)
         off = (at.sequence - seg.base) % interval
         want = interval - off if off else max(1, _CHUNK_RECORDS // interval) * interval
-        found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval)
+        spec = seg.spec if at.position < max(known.position, written) else seg.tail_spec
+        found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval, spec)
         points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
         kernel.release(seg.data, min(at.position, size), found.position)
         report.scanned(found.position - min(at.position, size), found.count)
         at = Place(max(at.position, found.position), at.sequence + found.count)
         if found.count == want or (at.position == stop and stop < size):
+            continue
+        if found.reason == SHORT and stop == written < size:
+            written = 0  # no record ends there: whoever said so is not believed
             continue
         if at.position >= known.position:
             return Walked(at, losses, points)
@@ -122,7 +137,11 @@ def next_readable(seg: ReadSegment, bad: Place, end: Place) -> Place:
 class Opening:
     """Finds where a log ends. With `mend`, also puts right what a crash left; without, nothing on disk is changed."""
 
-    def __init__(self, top: Path, fmt: Format, manifest: Manifest, interval: int, *, mend: bool) -> None:
+    def __init__(
+        self, top: Path, fmt: Format, manifest: Manifest, interval: int, *, mend: bool, written: int = 0
+    ) -> None:
+        """`written`: up to which byte, of all frames one after the other, the log is known to have been written; or 0."""
+        self.written = written
         self.top = top
         self.fmt = fmt
         self.manifest = manifest
@@ -165,31 +184,32 @@ class Opening:
             self._damage(seg, len(seg.data), Loss(lost, floor.next - 1, "the file is cut short"))
         return Tail(floor.segment, seg.base, floor.end, floor.next, self._last_us(seg, floor.next))
 
-    def _open(self, segment: int) -> ReadSegment:
+    def _open(self, segment: int, expected: int | None = None) -> ReadSegment:
+        """Open a segment; where neither its header nor a companion says which sequence is its first, it is `expected`."""
         paths = SegmentPaths(self.top, self.fmt, segment)
         with files.opened(paths.data) as fd:
             data = files.map_read(
                 fd, files.size(fd)
             )  # all of it: a foreign file is told by its first record, however long
         header = self.fmt.read_header(memoryview(data), str(paths.data))
-        if header.base is not None:
-            return ReadSegment(self.top, self.fmt, segment, header.base)
-        if self.mend:
+        base = header.base if header.base is not None or header.foreign else companion_base(paths)
+        if base is not None:
+            return ReadSegment(self.top, self.fmt, segment, base)
+        if header.foreign and self.mend:
             raise NotALog(f"{paths.data}: written by another implementation; open the log with read_only=True")
-        self.report.how = "foreign"
-        finished = [s for s in self.manifest.ordered() if s.id < segment]
-        return ReadSegment(self.top, self.fmt, segment, finished[-1].next if finished else 0)
+        if header.foreign:
+            self.report.how = "foreign"
+        if expected is None:
+            finished = [s for s in self.manifest.ordered() if s.id < segment]
+            expected = finished[-1].next if finished else 0
+        return ReadSegment(self.top, self.fmt, segment, expected)
 
-    def _open_known(self, segment: int) -> ReadSegment:
+    def _open_known(self, segment: int, expected: int | None = None) -> ReadSegment:
         """Open a segment that is known to hold records: if its header is broken, its companion says which."""
         try:
-            return self._open(segment)
+            return self._open(segment, expected)
         except NotALog:
-            paths = SegmentPaths(self.top, self.fmt, segment)
-            if not paths.times.exists():
-                raise
-            with files.opened(paths.times) as fd:
-                base = companion.base_of(files.read(fd, 0, companion.HEADER_BYTES))
+            base = companion_base(SegmentPaths(self.top, self.fmt, segment))
             if base is None:
                 raise
             seg = ReadSegment(self.top, self.fmt, segment, base, listed=True)
@@ -210,15 +230,15 @@ class Opening:
         walked: list[tuple[ReadSegment, Walked]] = []
         for i, segment in enumerate(segments):
             below = floor is not None and segment <= floor.segment
+            expected = walked[-1][1].end.sequence if walked else None
             try:
-                seg = self._open_known(segment) if below else self._open(segment)
+                seg = self._open_known(segment, expected) if below else self._open(segment, expected)
             except NotALog:
                 if self.report.how == "foreign" and self._is_blank(segment):
                     continue  # made ahead by another implementation, and nothing written to it yet
                 if below or self.report.how == "foreign" or (segment == segments[-1] and not walked):
                     raise
                 break  # a new file whose header never reached the disk
-            expected = walked[-1][1].end.sequence if walked else None
             if expected is not None and seg.base != expected:
                 if not below:
                     break
@@ -234,7 +254,7 @@ class Opening:
                 known = self._foreign_end(seg)
             elif below and i + 1 < len(segments):
                 known = self._finished_end(seg, segments[i + 1])
-            found = walk(seg, known, self.interval, self.report)
+            found = walk(seg, known, self.interval, self.report, self._written_in(seg))
             if exact and floor is not None and segment == floor.segment:
                 if found.end.sequence < known.sequence:
                     loss = Loss(found.end.sequence, known.sequence - 1, "records are missing")
@@ -250,6 +270,12 @@ class Opening:
         if not exact and self.report.how != "foreign":
             self._cut_batch(walked, floor)
         return self._settle(walked, segments, exact)
+
+    def _written_in(self, seg: ReadSegment) -> int:
+        """The byte of a segment up to which it is known to have been written, whether or not that reached the disk."""
+        if not seg.paths.times.exists():
+            return len(seg.data)  # not ours: nothing was put behind its frames
+        return seg.start + max(0, self.written - seg.header.begin)
 
     def _is_blank(self, segment: int) -> bool:
         with files.opened(SegmentPaths(self.top, self.fmt, segment).data) as fd:
@@ -268,7 +294,10 @@ class Opening:
     def _finished_end(self, seg: ReadSegment, following: int) -> Place:
         """Where a whole segment ends that the manifest does not list, though it is damaged: its last byte that is not
         zero tells, give or take the zeros a checksum may end with, and the next one's header says how many records."""
-        after = self._open(following).base
+        later = self._open(following)
+        after = later.base
+        if later.header.begin > seg.header.begin:
+            return Place(seg.start + later.header.begin - seg.header.begin, after)
         plain = seg.scan(seg.start, len(seg.data), verify=False)
         if seg.base + plain.count == after:
             return Place(plain.position, after)
@@ -299,7 +328,9 @@ class Opening:
             count = keep = found.end.sequence - seg.base
             if not seg.paths.times.exists():
                 return  # no companion, so nothing is known of batches
-            least = max(least, synced_to(seg.data, found.end))
+            least = max(
+                least, notes.reached(seg.data, self.fmt.HEADER_BYTES, found.end), self._written_next(seg, found)
+            )
             while keep > 0 and seg.base + keep > least and not seg.times.ends_batch(keep - 1):
                 keep -= 1
             if keep < count:
@@ -309,6 +340,14 @@ class Opening:
             if keep or len(walked) == 1:
                 return
             walked.pop()  # nothing is left of this segment: the batch may have begun in the one before
+
+    def _written_next(self, seg: ReadSegment, found: Walked) -> int:
+        """The sequence up to which the log was written when that was last noted, if the frames have reached it; or 0."""
+        at = self._written_in(seg)
+        if not self.written or not seg.start < at <= found.end.position:
+            return 0
+        whole = seg.scan(seg.start, at, verify=False)
+        return seg.base + whole.count if whole.position == at else 0
 
     def _settle(self, walked: list[tuple[ReadSegment, Walked]], segments: list[int], exact: bool) -> Tail:
         """Write down what the walk found: indexes, manifest, the torn tail's copy; and make it durable."""
@@ -327,7 +366,7 @@ class Opening:
             for seg, done in walked:
                 with files.opened(seg.paths.data, write=True) as fd:
                     if not exact:
-                        forget_syncs(fd, done.end)
+                        notes.forget_beyond(fd, self.fmt.HEADER_BYTES, done.end)
                     files.sync(fd)
         for seg, done in walked[:-1]:
             self.manifest.segments[seg.id] = self._info(seg, done)

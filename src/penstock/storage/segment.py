@@ -9,17 +9,16 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import struct
 import threading
-import zlib
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.errors import DiskFull, NotALog
 from penstock.kernel import Buffer, FrameSpec, Scan, encode_many, release, scan
-from penstock.storage import companion, files, index
+from penstock.storage import companion, files, index, notes
 from penstock.storage.companion import Times
 from penstock.storage.damage import Place
 from penstock.storage.index import Index
@@ -33,13 +32,6 @@ _COPY_BYTES: Final = 1 << 20
 _SCAN_BYTES: Final = 32 << 20
 
 
-# A ring in the unused part of a data file's header page: (end, next) of the latest syncs, each with a CRC-32.
-_POINTS_AT: Final = 128
-_POINTS: Final = 64
-_POINT: Final = struct.Struct("<QQI12x")
-_POINTS_BYTES: Final = _POINTS * _POINT.size
-
-
 class Header(Protocol):
     """What a format reads from the start of a data file."""
 
@@ -48,9 +40,13 @@ class Header(Protocol):
     @property
     def start(self) -> int: ...
     @property
-    def base(self) -> int | None: ...
+    def base(self) -> int | None: ...  # None where only the companion says it
+    @property
+    def begin(self) -> int: ...  # bytes of frames in all segments before
     @property
     def created_us(self) -> int | None: ...
+    @property
+    def foreign(self) -> bool: ...  # another implementation's, in a layout that is only read
 
 
 class Format(Protocol):
@@ -60,12 +56,15 @@ class Format(Protocol):
     VERSION: int
     HEADER_BYTES: int
     SPEC: FrameSpec
+    SAYS_BEGIN: bool  # headers say how many bytes of frames lie before
+    CUT_WHEN_SEALED: bool  # to its frames; else it keeps its length, and the rest becomes a hole
 
     def name(self, segment: int) -> str: ...
+    def beside(self, name: str, suffix: str) -> str: ...
     def parse(self, path: str) -> int | None: ...
     def first_id(self, now_us: int) -> int: ...
     def next_id(self, last: int, now_us: int) -> int: ...
-    def pack_header(self, base: int, created_us: int) -> bytes: ...
+    def pack_header(self, segment: int, base: int, begin: int, created_us: int) -> bytes: ...
     def read_header(self, data: bytes | memoryview, path: str) -> Header: ...
 
 
@@ -73,9 +72,10 @@ class SegmentPaths:
     """Where the files of a segment lie."""
 
     def __init__(self, top: Path, fmt: Format, segment: int) -> None:
-        self.data = top / fmt.name(segment)
-        self.times = self.data.with_suffix(".time")
-        self.index = self.data.with_suffix(".index")
+        name = fmt.name(segment)
+        self.data = top / name
+        self.times = top / fmt.beside(name, ".time")
+        self.index = top / fmt.beside(name, ".index")
 
     def all(self) -> tuple[Path, Path, Path]:
         return self.data, self.index, self.times
@@ -93,7 +93,7 @@ def _whole_pages(length: int) -> int:
 
 def max_records(fmt: Format, file_size: int) -> int:
     """More records than this do not fit a file."""
-    return (file_size - fmt.HEADER_BYTES) // (fmt.SPEC.overhead + 1)
+    return (file_size - fmt.HEADER_BYTES) // (fmt.SPEC.overhead + fmt.SPEC.zero_ends)
 
 
 def prepare(top: Path, fmt: Format, segment: int, file_size: int, interval: int) -> list[tuple[Path, Path]]:
@@ -146,13 +146,13 @@ def prepared(fmt: Format, file_size: int, base: int) -> tuple[int, int]:
     return min(file_size, fmt.HEADER_BYTES + _LEAST_AHEAD), base + min(_PREPARED_RECORDS, max_records(fmt, file_size))
 
 
-def adopt(top: Path, fmt: Format, segment: int, base: int) -> None:
+def adopt(top: Path, fmt: Format, segment: int, base: int, begin: int) -> None:
     """Give prepared files their headers and names. The companion comes first: a data file without one is a finding."""
     paths = SegmentPaths(top, fmt, segment)
     for path, head in (
         (paths.times, companion.pack_header(base)),
         (paths.index, b""),
-        (paths.data, fmt.pack_header(base, files.now_us())),
+        (paths.data, fmt.pack_header(segment, base, begin, files.now_us())),
     ):
         fd = files.open_write(_next_name(path))
         try:
@@ -165,8 +165,9 @@ def adopt(top: Path, fmt: Format, segment: int, base: int) -> None:
 class WriteSegment:
     """The segment being written: maps of its three files, and the blocks under them."""
 
-    def __init__(self, top: Path, fmt: Format, segment: int, file_size: int, interval: int) -> None:
+    def __init__(self, top: Path, fmt: Format, segment: int, base: int, file_size: int, interval: int) -> None:
         self.id = segment
+        self.base = base
         self.paths = SegmentPaths(top, fmt, segment)
         self.file_size = file_size
         self._interval = interval
@@ -175,7 +176,6 @@ class WriteSegment:
         records = max_records(fmt, file_size)
         try:
             self.data, self.header = self._open_data(fmt)
-            self.base = self.header.base or 0
             head = companion.pack_header(self.base)
             self.times = self._open_beside(
                 self.paths.times, companion.HEADER_BYTES + companion.ENTRY_BYTES * records, head
@@ -191,7 +191,7 @@ class WriteSegment:
         fd = files.open_write(self.paths.data)
         self._fds.append(fd)
         header = fmt.read_header(files.read(fd, 0, fmt.HEADER_BYTES), str(self.paths.data))
-        if header.base is None or header.spec != fmt.SPEC:
+        if header.foreign or header.spec != fmt.SPEC:
             raise NotALog(f"{self.paths.data}: written by another implementation; open the log with read_only=True")
         if files.size(fd) < self.file_size:
             files.truncate(fd, self.file_size)
@@ -331,34 +331,7 @@ class WriteSegment:
             files.close(self._fds.pop())
 
 
-def note_sync(fd: int, n: int, end: int, next_: int) -> None:
-    """Before the n-th sync, write into the data file where the log ends, so that the same sync puts that on the disk. Locked.
-
-    After a power cut, frames that reach such a place are whole up to it, also as batches: the companion, which is not
-    synced, is not asked. It is a ring, so that a sync under way does not overwrite what one that is done has promised.
-    """
-    body = struct.pack("<QQ", end, next_)
-    files.write(fd, _POINT.pack(end, next_, zlib.crc32(body)), _POINTS_AT + n % _POINTS * _POINT.size)
-
-
-def synced_to(data: Buffer, end: Place) -> int:
-    """The sequence up to which a sync was asked for, of those that the frames, which lead to `end`, have reached; or 0."""
-    ring = bytes(memoryview(data)[_POINTS_AT : _POINTS_AT + _POINTS_BYTES])
-    points = _POINT.iter_unpack(ring[: len(ring) // _POINT.size * _POINT.size])
-    true = [(p[0], p[1]) for p in points if p[2] == zlib.crc32(struct.pack("<QQ", p[0], p[1]))]
-    return max((next_ for at, next_ in true if at <= end.position and next_ <= end.sequence), default=0)
-
-
-def forget_syncs(fd: int, end: Place) -> None:
-    """Wipe the notes of syncs beyond a new, lower end: other records will be written there."""
-    for i in range(_POINTS):
-        at = _POINTS_AT + i * _POINT.size
-        raw = files.read(fd, at, _POINT.size)
-        if len(raw) == _POINT.size and (_POINT.unpack(raw)[0] > end.position or _POINT.unpack(raw)[1] > end.sequence):
-            files.write(fd, bytes(_POINT.size), at)
-
-
-def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: int, file_size: int) -> None:
+def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: int) -> None:
     """Give back what a finished (or closed) segment did not use, and sync all its files."""
     paths = SegmentPaths(top, fmt, segment)
     lengths = (
@@ -377,9 +350,11 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
             files.close(fd)
     fd = files.open_write(paths.data)
     try:
-        files.punch(fd, end, file_size - end)
-        if any(files.read(fd, _POINTS_AT, _POINTS_BYTES)):
-            files.write(fd, bytes(_POINTS_BYTES), _POINTS_AT)
+        if fmt.CUT_WHEN_SEALED:
+            files.truncate(fd, end)
+        else:
+            files.punch(fd, end, files.size(fd) - end)
+        notes.forget_all(fd, fmt.HEADER_BYTES)
         files.sync(fd)
     finally:
         files.close(fd)
@@ -406,7 +381,7 @@ class ReadSegment:
         except (FileNotFoundError, NotALog) as error:
             if not listed:
                 raise
-            self.header = fmt.read_header(fmt.pack_header(base, 0), str(self.paths.data))
+            self.header = fmt.read_header(fmt.pack_header(segment, base, 0, 0), str(self.paths.data))
             self.header_error = str(error)
         self.times_data = self._beside(self.paths.times)
         if not companion.is_valid(self.times_data, base):
@@ -435,17 +410,30 @@ class ReadSegment:
     def spec(self) -> FrameSpec:
         return self.header.spec
 
-    def scan(self, start: int, end: int, limit: int = 1 << 62, verify: bool = True, every: int = 0) -> Scan:
+    @property
+    def tail_spec(self) -> FrameSpec:
+        """How frames are told where nothing says how far they reach."""
+        return replace(self.spec, zero_ends=True)
+
+    def scan(
+        self,
+        start: int,
+        end: int,
+        limit: int = 1 << 62,
+        verify: bool = True,
+        every: int = 0,
+        spec: FrameSpec | None = None,
+    ) -> Scan:
         """`kernel.scan` that lets go of the pages behind it, so that a file of any size takes little memory."""
-        count, at, points = 0, start, list[int]()
+        spec, count, at, points = spec or self.spec, 0, start, list[int]()
         while True:
             off = count % every if every else 0
             want = min(limit - count, every - off) if off else limit - count
             near = min(end, at + _SCAN_BYTES)
-            found = scan(self.spec, self.data, at, near, want, verify, 0 if off else every)
+            found = scan(spec, self.data, at, near, want, verify, 0 if off else every)
             if not found.count and near < end:
                 want, near = 1, end  # one record longer than that
-                found = scan(self.spec, self.data, at, end, 1, verify, 0 if off else every)
+                found = scan(spec, self.data, at, end, 1, verify, 0 if off else every)
             if found.position - at > _COPY_BYTES:
                 release(self.data, at, found.position)
             count, at = count + found.count, found.position

@@ -51,7 +51,7 @@ def finish_appends(directory: Directory, control: Control, manifest: Manifest) -
     now, dirty, span = control.active(), control.dirty, control.span
     if dirty is None and span is None:
         return
-    seg = directory.write(now.segment)
+    seg = directory.write(now.segment, now.base)
     try:
         end, next_ = (dirty.end, dirty.next) if dirty else (now.end, now.next)
         found = kernel.scan(directory.fmt.SPEC, seg.data, now.end, end)
@@ -115,8 +115,11 @@ def append(
     control.announce(now.end, now.next + count)
     control.announce_span(ends, base)
     try:
+        begin = directory.begin_after(now.segment, now.end + need)
         for segment_id, total, (first, end) in zip(ids[1:], totals[1:], parts[1:], strict=True):
+            directory.make(segment_id, now.next + first, begin)
             _write(directory, segment_id, now.next + first, payloads[first:end], total, us, end < len(payloads))
+            begin += total
         control.set_allocated(*active.grow(now.end, now.next, control.allocated, need, count))
     except BaseException:
         for segment_id in ids[1:]:
@@ -143,8 +146,7 @@ def _write(
     us: int,
     goes_on: bool,
 ) -> None:
-    directory.make(segment_id, base)
-    seg = directory.write(segment_id)
+    seg = directory.write(segment_id, base)
     try:
         seg.grow(directory.fmt.HEADER_BYTES, base, directory.prepared(base), total, len(payloads))
         seg.put(payloads, us, directory.fmt.SPEC, goes_on=goes_on)
@@ -159,7 +161,7 @@ def commit(directory: Directory, control: Control, manifest: Manifest, now: Acti
     bases = [directory.base_of(s) or 0 for s in between]
     for segment_id, first, following in zip(between, bases, [*bases, base][1:], strict=True):
         seg = directory.read(segment_id, first)
-        found = seg.scan(seg.start, len(seg.data), verify=False)
+        found = seg.scan(seg.start, len(seg.data), following - first, verify=False)
         us = seg.times.us(0)
         infos.append(SegmentInfo(segment_id, first, following - first, found.position, us, us))
     list_rolled(directory, control, manifest, *infos)
