@@ -10,11 +10,18 @@ import sys
 from setuptools import Extension, setup
 
 HERE = "src/penstock/kernel"
+DEPENDS = [
+    "buffered.pxi",
+    *(
+        f"{name}.h"
+        for name in ("ahead", "buffered", "commit", "crc", "crc_tables", "frames", "pile", "shared", "writer")
+    ),
+]
 
 extension = Extension(
     "penstock.kernel._native",
     [f"{HERE}/_native.pyx"],
-    depends=[f"{HERE}/{name}" for name in ("crc.h", "crc_tables.h", "frames.h", "shared.h", "writer.h", "ahead.h")],
+    depends=[f"{HERE}/{name}" for name in DEPENDS],
     include_dirs=[HERE],
     extra_compile_args=[
         "-O3",

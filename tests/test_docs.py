@@ -1,5 +1,11 @@
-"""Every Python example in the README and in docs/ runs, and every file and make target they name exists."""
+"""Every Python example in the README, in docs/ and in docstrings runs; every file and make target they name exists.
 
+The bytes that docs/formats.md gives for a Python expression are those it makes. (Its table of frames is read by the tests of
+the kernels.)
+"""
+
+import doctest
+import importlib
 import re
 import subprocess
 import sys
@@ -9,6 +15,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.formats import channel, journal, topic
+from penstock.kernel import encode, encode_many
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,6 +58,37 @@ def test_example_that_follows_sees_what_is_appended(where: str, code: str, tmp_p
                 stop.set()
                 appender.join()
                 reader.kill()
+
+
+SOURCE = ROOT / "src"
+MODULES = [p.relative_to(SOURCE).with_suffix("") for p in sorted(SOURCE.rglob("*.py")) if ">>> " in p.read_text()]
+
+
+@pytest.mark.parametrize("module", [".".join(path.parts) for path in MODULES])
+def test_docstring_examples_run(module: str) -> None:
+    ran = doctest.testmod(importlib.import_module(module))
+    assert ran.attempted
+    assert not ran.failed
+
+
+VECTOR = re.compile(
+    r"^\| `((?:encode\w*|channel|journal|topic)\b[^`]+)` \| `([^`]+)`(?:, zeros to (\d+))? \|$", re.MULTILINE
+)
+VECTORS = VECTOR.findall((ROOT / "docs" / "formats.md").read_text())
+
+
+def test_the_vectors_are_there() -> None:
+    made = [expression for expression, _, _ in VECTORS]
+    for fmt in ("channel", "journal", "topic"):
+        assert any(f"{fmt}.SPEC" in expression for expression in made), fmt
+    assert len(made) == 8
+
+
+@pytest.mark.parametrize(("expression", "said", "padded"), VECTORS, ids=lambda v: v[:40])
+def test_vector(expression: str, said: str, padded: str) -> None:
+    names = {"encode": encode, "encode_many": encode_many, "channel": channel, "journal": journal, "topic": topic}
+    made = eval(expression, names)
+    assert made == (bytes.fromhex(said).ljust(int(padded or 0), b"\0") if isinstance(made, bytes) else int(said))
 
 
 def test_every_name_the_pages_link_to_exists() -> None:

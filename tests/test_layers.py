@@ -19,7 +19,7 @@ ROWS = [
     ["errors"],
     ["options"],
     ["kernel"],
-    ["formats"],
+    ["formats", "codecs"],
     ["storage"],
     ["queue", "channel", "journal", "topic"],
     ["inspect", "repair"],

@@ -1,8 +1,15 @@
 """Penstock: an embedded, crash-safe, append-only log. No server, nothing lost."""
 
+from penstock import codecs
+from penstock.channel import Channel, ChannelStats, Receiver, ReceiverStats, Sender
 from penstock.errors import (
     CorruptRecord,
+    CorruptSegment,
+    DecodeError,
     DiskFull,
+    EncodeError,
+    InvalidAck,
+    InvalidOffset,
     InvalidPayload,
     LogBusy,
     LogClosed,
@@ -28,9 +35,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Appender",
+    "Channel",
+    "ChannelStats",
     "CorruptRecord",
+    "CorruptSegment",
+    "DecodeError",
     "DiskFull",
+    "EncodeError",
     "Flush",
+    "InvalidAck",
+    "InvalidOffset",
     "InvalidPayload",
     "LogBusy",
     "LogClosed",
@@ -42,13 +56,17 @@ __all__ = [
     "PenstockError",
     "Queue",
     "ReadOnly",
+    "Receiver",
+    "ReceiverStats",
     "RecordGone",
     "Recovery",
     "Retention",
     "Roll",
+    "Sender",
     "SettingsMismatch",
     "SyncFailed",
     "Tailer",
     "UnknownVersion",
     "UnsupportedFileSystem",
+    "codecs",
 ]

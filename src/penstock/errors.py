@@ -2,7 +2,12 @@
 
 PenstockError
 ├── InvalidPayload (ValueError)       empty, or longer than the log can hold
-│   └── PayloadTypeError (TypeError)  not bytes-like
+│   ├── PayloadTypeError (TypeError)  not bytes-like
+│   └── EncodeError                   a codec was given something it cannot encode, or of another type than its own
+├── DecodeError                       a payload is not what its codec reads
+├── InvalidTopic (ValueError)         no name for a topic
+├── InvalidOffset (ValueError)        no record begins at that offset
+├── InvalidAck (ValueError)           more than was received and not acknowledged
 ├── LogClosed                         the object was closed, or its process forked away
 ├── ReadOnly                          opened with read_only=True, or its directory cannot be written
 ├── LogNotFound                       no log at that path
@@ -11,11 +16,15 @@ PenstockError
 ├── SettingsMismatch                  opened with other fixed settings than it was made with
 ├── UnsupportedFileSystem             it cannot hold the durability contract
 ├── LogBusy                           another process holds the log in a way that excludes this
+├── BufferFull                        too much waits to be written; append again later
 ├── RecordGone                        the sequence was removed by retention, or does not exist yet
 ├── CorruptRecord                     a record before the end of the log is damaged
+├── CorruptSegment                    the compressed stream of a segment is damaged
 ├── DiskFull (OSError)                no room; nothing was changed
 └── SyncFailed (OSError)              the disk refused a sync; the log takes no more appends until reopened
 """
+
+from __future__ import annotations
 
 import errno
 import os
@@ -31,6 +40,40 @@ class InvalidPayload(PenstockError, ValueError):
 
 class PayloadTypeError(InvalidPayload, TypeError):
     """A payload that is not bytes-like."""
+
+
+class EncodeError(InvalidPayload):
+    """A codec cannot encode the object, or it is of another type than the codec's."""
+
+
+class DecodeError(PenstockError):
+    """A payload is not what its codec reads.
+
+    `offset` is the record's place in its log, and `next_offset` that of the one after it, when they are known.
+    """
+
+    def __init__(self, codec: str, reason: str, offset: int | None = None, next_offset: int | None = None) -> None:
+        self.codec = codec
+        self.reason = reason
+        self.offset = offset
+        self.next_offset = next_offset
+        where = "a payload" if offset is None else f"offset {offset}: a payload"
+        step = "" if next_offset is None else f"seek({next_offset}) to step over it, "
+        super().__init__(
+            f"{where} that {codec} cannot read: {reason}; "
+            f"{step}use the codec that it was written with, or codecs.bytes_() to look at it"
+        )
+
+    def at(self, offset: int, next_offset: int) -> DecodeError:
+        """The same error, saying which record it is about: a codec sees the payload alone."""
+        return type(self)(self.codec, self.reason, offset, next_offset)
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, int | None, int | None]]:
+        return type(self), (self.codec, self.reason, self.offset, self.next_offset)
+
+
+class InvalidTopic(PenstockError, ValueError):
+    """A name that no topic can have."""
 
 
 class LogClosed(PenstockError):
@@ -65,6 +108,18 @@ class LogBusy(PenstockError):
     """Another process holds the log in a way that excludes this one."""
 
 
+class InvalidOffset(PenstockError, ValueError):
+    """An offset at which no record begins."""
+
+
+class InvalidAck(PenstockError, ValueError):
+    """More was acknowledged than was received."""
+
+
+class BufferFull(PenstockError):
+    """More is waiting to be written than may. Nothing was appended; it works again when a batch is done."""
+
+
 class RecordGone(PenstockError):
     """The record is not in the log: retired, or not written yet."""
 
@@ -84,6 +139,26 @@ class CorruptRecord(PenstockError):
 
     def __reduce__(self) -> tuple[type, tuple[str, int, int, str]]:
         return type(self), (self.path, self.position, self.sequence, self.reason)
+
+
+class CorruptSegment(PenstockError):
+    """The stream of a compressed segment is damaged, cut short, or does not hold what its header says.
+
+    The stream is understood up to byte `position` of the file; the `whole_bytes` it held up to there are good.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], position: int, whole_bytes: int, reason: str) -> None:
+        self.path = os.fspath(path)
+        self.position = position
+        self.whole_bytes = whole_bytes
+        self.reason = reason
+        super().__init__(
+            f"{self.path}: byte {position}: {reason}; the {whole_bytes} bytes before that are good, "
+            "for the rest restore the file from a copy"
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, int, str]]:
+        return type(self), (self.path, self.position, self.whole_bytes, self.reason)
 
 
 class DiskFull(PenstockError, OSError):

@@ -14,6 +14,8 @@ FILE_SIZE_BYTES: Final = 1 << 30
 MIN_FILE_SIZE_BYTES: Final = 8192
 MAX_FILE_SIZE_BYTES: Final = 1 << 40
 INDEX_INTERVAL: Final = 1024
+CHANNEL_SEGMENT_BYTES: Final = 512 << 20
+CHANNEL_MESSAGE_BYTES: Final = 64 << 20  # the longest message, with its frame
 
 
 def _positive(name: str, value: float) -> None:

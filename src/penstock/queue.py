@@ -28,6 +28,7 @@ from penstock.options import (
     Retention,
     Roll,
 )
+from penstock.storage import retention as retire
 from penstock.storage.arrow import arrow_buffers
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
@@ -102,7 +103,9 @@ class Queue:
             if policy is not None and not isinstance(policy, kind):
                 raise TypeError(f"{name} must be a {kind.__name__}, not {policy!r}")
         flush = flush or Flush.none()
-        janitor = Janitor(flush, retention or Retention())
+        kept = retention or Retention()
+        tidy = (lambda log: retire.apply(log, kept)) if kept.bounded else None
+        janitor = Janitor(flush, tidy, retire.every_s(kept))
         try:
             settings = settle(self.path, fmt, given, _DEFAULT, _checked, read_only=read_only)
             log = Log(
@@ -126,8 +129,7 @@ class Queue:
             janitor.serve(log)
             if not self._flush_each:
                 # The hot path: a bound method of the kernel's, without a Python frame in between.
-                assert log.writer is not None
-                self.append = log.writer.append  # type: ignore[method-assign]
+                self.append = log.appender().append  # type: ignore[method-assign]
 
     # ---- appending ----
 
@@ -226,7 +228,7 @@ class Queue:
         log.appender()
         log.cursors.forget(name)
         if self._janitor is not None:
-            self._janitor.look_at_retention()
+            self._janitor.look_again()
 
     # ---- closing ----
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mmap
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -168,3 +169,25 @@ class Rig:
         segment = self.word("segment")
         reader.attach(self.data, self.times, self.spec, segment, self.base, self.start, self.base, self.word("end"))
         return reader
+
+
+@pytest.fixture(params=["native, file lock", "native, mutex", "reference, file lock"])
+def new_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes logs to append to through memory: with each kernel, in each way it can lock."""
+    from . import buffering  # it imports from here
+
+    name, lock = request.param.split(", ")
+    kernel = buffering.kit(name)
+    if lock == "mutex" and not kernel.ROBUST:
+        pytest.skip("no robust mutex here")
+    rigs: list[buffering.Rig] = []
+
+    def made(**options: Any) -> buffering.Rig:
+        path = tmp_path / f"{len(rigs)}"
+        path.mkdir()
+        rigs.append(buffering.Rig(kernel, path, robust=lock == "mutex", **options))
+        return rigs[-1]
+
+    yield made
+    for rig in rigs:
+        rig.clean()

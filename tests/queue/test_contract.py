@@ -174,9 +174,7 @@ def test_a_writer_that_dies_with_the_lock_does_not_stop_the_next_one(yard: Yard)
             assert child.ask("q.append(b'1')") == "1"
             assert child.ask("q._log.control.page.lock()") == "None"
             assert child.ask("q._log.control.announce(q._log.active().end + 112, 3)") == "None"
-            half = (
-                "q._log._segment.data.__setitem__(slice(q._log.active().end, q._log.active().end + 60), b'\\x64' * 60)"
-            )
+            half = "q._log.mapped.segment.data.__setitem__(slice(q._log.active().end, q._log.active().end + 60), b'\\x64' * 60)"
             assert child.ask(half) == "None"
             child.kill()
         began = time.monotonic()

@@ -203,7 +203,7 @@ def pages(disk: Path) -> None:
     def check(q: Queue) -> None:
         assert q._log is not None
         assert q._log.control is not None
-        with q._log._growing, q._log.locked():  # type: ignore[union-attr]
+        with q._log.mapped.growing, q._log.locked():  # type: ignore[union-attr]
             now, (size, entries) = q._log.active(), q._log.control.allocated
             reach = {
                 "data": size,

@@ -131,11 +131,11 @@ def test_an_append_interrupted_while_it_took_its_place_in_a_file_goes_on(path: P
     with Queue(path, file_size=1 << 22) as q:
         log = q._log
         assert log is not None
-        if log._ahead_fd >= 0:  # nobody allocates ahead
-            files.close(log._ahead_fd)
-            log._ahead_fd = -1
+        if log.mapped.ahead_fd >= 0:  # nobody allocates ahead
+            files.close(log.mapped.ahead_fd)
+            log.mapped.ahead_fd = -1
         q.append(b"first")
-        log._segment = None
+        log.mapped.segment = None
         for _ in range(3000):
             q.append(b"x" * 500)
         assert q.next_sequence == 3001

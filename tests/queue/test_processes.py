@@ -428,3 +428,34 @@ def test_file_headers_name_the_sequences_in_order(path: Path) -> None:
         expected += kernel.scan(fmt.SPEC, data, fmt.HEADER_BYTES, len(data)).count
     with Queue(path) as q:
         assert q.next_sequence == expected
+
+
+def test_writing_the_manifest_anew_keeps_what_another_process_added_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one rolls right before each time that this one takes the lock."""
+    options = {"file_size": 8192, "roll": Roll.count(1)}
+    with Queue(path, **options) as one, Queue(path, **options) as other:  # type: ignore[arg-type]
+        log = one._log
+        assert log is not None
+        assert one._janitor is not None
+        one._janitor.stop()  # it would take the lock too
+        for i in range(3):
+            one.append(b"%d" % i)
+        real = log.locked
+
+        def locked() -> Any:
+            other.append(b"of the other")
+            return real()
+
+        log.manifest._edits = 1 << 20  # long enough to be written anew
+        monkeypatch.setattr(log, "locked", locked)
+        log.seal_finished()
+        monkeypatch.undo()
+        assert log.manifest._edits < 1 << 20
+        count = one.next_sequence
+        for q in (one, other):
+            assert [m.sequence for m in q.tailer()] == list(range(count))
+    with Queue(path, verify_on_startup=True) as q:
+        assert q.recovery.clean
+        assert [m.sequence for m in q.tailer()] == list(range(count))

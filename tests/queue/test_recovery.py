@@ -533,13 +533,13 @@ def test_time_does_not_run_backwards_over_an_append_that_was_finished_for_its_de
         q.append(b"one")
         log = q._log
         assert log is not None
-        assert log._segment is not None
+        assert log.mapped.segment is not None
         now, later = log.active(), files.now_us() + 3_600_000_000
         frame = kernel.encode(fmt.SPEC, b"two")
         with log.locked() as page:
             page.announce(now.end + len(frame), now.next + 1)
-            log._segment.data[now.end : now.end + len(frame)] = frame
-            log._segment.times[64 + 8 : 64 + 16] = struct.pack("<q", later)
+            log.mapped.segment.data[now.end : now.end + len(frame)] = frame
+            log.mapped.segment.times[64 + 8 : 64 + 16] = struct.pack("<q", later)
         q.append(b"three")
         stamps = [m.timestamp_us for m in q.tailer()]
         assert stamps[1] == later

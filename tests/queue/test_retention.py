@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Loss, Queue, ReadOnly, RecordGone, Retention, Roll
+from penstock import CorruptRecord, Loss, Queue, ReadOnly, RecordGone, Retention, Roll
 from penstock.kernel import NAME
-from penstock.storage import files, retention
+from penstock.storage import files, reader, retention
 from tests.support import data_files, until
 
 SLOW = NAME == "reference"
@@ -409,3 +411,77 @@ def test_a_new_named_tailer_keeps_what_retention_was_about_to_delete(
         monkeypatch.setattr(log, "retire", retire)
         assert retention.apply(log, Retention(max_bytes=1)) == []
         assert [m.payload for m in made[0]] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.fixture
+def five(path: Path) -> Iterator[Queue]:
+    """Five finished files of one record each, and the one being written."""
+    with Queue(path, file_size=8192, roll=Roll.count(1)) as q:
+        for i in range(6):
+            q.append(b"%d" % i)
+        assert q._log is not None
+        q._log.seal_finished()
+        yield q
+
+
+def retire_before_opening(q: Queue, monkeypatch: pytest.MonkeyPatch, sequences: int) -> None:
+    """The first `sequences` records' files go when the next one is about to be opened: chosen, and then not there."""
+    real, gone = reader.ReadSegment, []
+
+    def opened(*arguments: Any, **options: Any) -> reader.ReadSegment:
+        assert q._log is not None
+        if not gone:
+            gone.append(True)
+            for info in sorted(q._log.finished().values(), key=lambda s: s.id)[:sequences]:
+                q._log.retire(info)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(reader, "ReadSegment", opened)
+
+
+def test_a_file_that_goes_while_it_is_sought_is_told(five: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    retire_before_opening(five, monkeypatch, 2)
+    with pytest.raises(RecordGone, match="sequence 1 is no longer there; the first one is 2"):
+        five.tailer(at=1)
+
+
+def test_a_start_that_goes_while_it_is_sought_is_the_next_one(five: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    retire_before_opening(five, monkeypatch, 2)
+    assert five.tailer().position == 2
+
+
+def test_a_time_whose_file_goes_while_it_is_sought_is_the_next_one(
+    five: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retire_before_opening(five, monkeypatch, 2)
+    assert five.tailer(at=datetime(2020, 1, 1, tzinfo=UTC)).position == 2
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_file_that_goes_while_reading_comes_to_it_is_told(
+    five: Queue, monkeypatch: pytest.MonkeyPatch, skip: bool
+) -> None:
+    t = five.tailer(on_corrupt="skip" if skip else "raise")
+    assert t.read() == next(iter(five.tailer()))
+    retire_before_opening(five, monkeypatch, 3)
+    if skip:
+        assert [m.sequence for m in t] == [3, 4, 5]
+        assert t.losses == [Loss(1, 2, "no longer in the log")]
+    else:
+        with pytest.raises(RecordGone, match="sequences 1 to 2 are no longer there"):
+            t.read()
+
+
+def test_a_file_that_goes_while_it_is_read_backward_is_its_end(five: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    t = five.tailer(at=2, direction="backward")
+    retire_before_opening(five, monkeypatch, 3)
+    assert t.read() is None
+
+
+def test_a_listed_file_that_is_missing_is_damage(five: Queue, path: Path) -> None:
+    data_files(path)[1].unlink()
+    t = five.tailer(at=1)
+    with pytest.raises(CorruptRecord, match="cut short"):
+        t.read()
+    t = five.tailer(at=1, on_corrupt="skip")
+    assert [m.sequence for m in t] == [2, 3, 4, 5]

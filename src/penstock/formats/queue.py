@@ -22,12 +22,14 @@ HEADER_BYTES: Final = 4096
 SPEC: Final = FrameSpec(sum_bytes=8, sum_covers_head=True, zero_ends=True)
 SAYS_BEGIN: Final = False
 CUT_WHEN_SEALED: Final = False
+SPILLS: Final = False
+CURSORS_ARE_SEQUENCES: Final = True
 _PAYLOAD_ONLY: Final = FrameSpec(sum_bytes=8, zero_ends=True)
 _RUST: Final = FrameSpec(sum_bytes=4, sum_covers_head=True, zero_ends=True)
 
 _MAGIC: Final = b"PENSTOCK"
 _HEADER: Final = struct.Struct("<8sIIQQ")
-_PATH: Final = re.compile(r"(\d{4})/(\d{2})/(\d{2})/(\d{8})-(\d{4,9})\.data")
+_PATH: Final = re.compile(r"([0-9]{4})/([0-9]{2})/([0-9]{2})/([0-9]{8})-([0-9]{4,9})\.data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,15 @@ def parse(path: str) -> int | None:
     if not m or "".join(m.groups()[:3]) != m[4]:
         return None
     return int(m[4]) << 32 | int(m[5])
+
+
+def compressed_name(segment: int) -> str | None:
+    """A queue's files are never compressed."""
+    return None
+
+
+def parse_compressed(path: str) -> int | None:
+    return None
 
 
 def first_id(now_us: int) -> int:

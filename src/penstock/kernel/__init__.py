@@ -18,12 +18,14 @@ if _wanted not in ("", "native", "reference"):
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from penstock.kernel import _native as _buffered
     from penstock.kernel import _native as _chosen
 elif _wanted == "reference":
     from penstock.kernel import _reference as _chosen
+    from penstock.kernel import _reference_buffered as _buffered
 else:
     try:
-        _chosen = import_module(
+        _chosen = _buffered = import_module(
             "penstock.kernel._native"
         )  # `from … import` would blame a circular import when it is missing
     except ImportError as error:
@@ -33,6 +35,7 @@ else:
                 "install a C compiler and reinstall penstock, or unset PENSTOCK_KERNEL"
             ) from error
         from penstock.kernel import _reference as _chosen
+        from penstock.kernel import _reference_buffered as _buffered
 
         warnings.warn(
             f"penstock runs on its reference kernel, tens of times slower: {error}; install a C compiler and "
@@ -46,6 +49,8 @@ if not TYPE_CHECKING:
 
 NAME = _chosen.NAME
 ROBUST = _chosen.ROBUST
+Batch = _buffered.Batch
+Buffered = _buffered.Buffered
 ControlPage = _chosen.ControlPage
 Message = _chosen.Message
 Reader = _chosen.Reader
@@ -58,12 +63,15 @@ encode_many = _chosen.encode_many
 release = _chosen.release
 resync = _chosen.resync
 scan = _chosen.scan
+store_big = _chosen.store_big
 touch = _chosen.touch
 
 __all__ = [
     "NAME",
     "ROBUST",
+    "Batch",
     "Buffer",
+    "Buffered",
     "ControlPage",
     "FrameSpec",
     "Message",
@@ -78,5 +86,6 @@ __all__ = [
     "release",
     "resync",
     "scan",
+    "store_big",
     "touch",
 ]

@@ -1,14 +1,14 @@
 # cython: language_level=3, always_allow_keywords=False, binding=False, boundscheck=False, wraparound=False
 """The native kernel: hot loops over maps and buffers. No policy, no file names; `_reference.py` says the same in Python.
 
-The work itself is in C headers beside this file (crc.h, frames.h, shared.h, writer.h); here it meets Python objects.
+The work itself is in C headers beside this file (crc.h, frames.h, shared.h, writer.h and others); here it meets Python objects.
 Every method that may be slow or sleep releases the GIL; an append of one record keeps it, being shorter than a switch.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT64_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -63,7 +63,10 @@ cdef extern from "writer.h" nogil:
         uint8_t *index
         uint64_t turn, base, start, limit, size, interval, due, last, roll_next, notify_at
         int64_t roll_us
+        uint64_t *mirror
+        uint64_t mirror_add
         ps_spec spec
+        int spill
         int is_queue, by_mutex, fd, durable
         uint8_t *buffer
         ps_clock clock
@@ -76,6 +79,7 @@ cdef extern from "writer.h" nogil:
     void ps_crc_init()
     const char *ps_crc_path()
     int ps_crc_force(const char *name)
+    uint64_t ps_swap64(uint64_t v, int big)
     uint64_t ps_overhead(ps_spec s)
     uint64_t ps_max_payload(ps_spec s)
     uint32_t ps_put_body(ps_spec s, uint8_t *dst, const uint8_t *payload, uint32_t n, uint32_t kind)
@@ -169,6 +173,18 @@ def crc32(data, uint32_t value=0):
     PyObject_GetBuffer(data, &b, PyBUF_SIMPLE)
     try:
         return ps_crc32(value, <const uint8_t *> b.buf, b.len)
+    finally:
+        PyBuffer_Release(&b)
+
+
+def store_big(data, uint64_t offset, uint64_t value):
+    """Store a number at an aligned place, big-endian, in one piece: whoever looks, also after our death, sees it whole."""
+    cdef Py_buffer b
+    PyObject_GetBuffer(data, &b, PyBUF_WRITABLE)
+    try:
+        if offset % 8 or offset + 8 > <uint64_t> b.len or <uintptr_t> b.buf % 8:
+            raise ValueError(f"no aligned place at {offset}")
+        PS_STORE(<uint64_t *> (<uint8_t *> b.buf + offset), ps_swap64(value, 1))
     finally:
         PyBuffer_Release(&b)
 
@@ -563,6 +579,25 @@ cdef class _Items:
         return 0
 
 
+cdef uint64_t _check_arrow(ps_spec s, Py_buffer *offsets, bint wide, Py_buffer *values, uint64_t start,
+                           uint64_t count) except? 0:
+    """Bytes of the frames of `count` values from the `start`-th. Hostile offsets must not reach memcpy."""
+    cdef int64_t *o64 = <int64_t *> offsets.buf
+    cdef int32_t *o32 = <int32_t *> offsets.buf
+    cdef uint64_t total = count * ps_overhead(s), i, lo, hi
+    if max(start, count) > <uint64_t> offsets.len or (start + count + 1) * (8 if wide else 4) > <uint64_t> offsets.len:
+        raise InvalidPayload("the offsets do not hold that many values")
+    for i in range(start, start + count):
+        lo = <uint64_t> o64[i] if wide else <uint64_t> o32[i]
+        hi = <uint64_t> o64[i + 1] if wide else <uint64_t> o32[i + 1]
+        if lo > hi or hi > <uint64_t> values.len:
+            raise InvalidPayload(f"offsets of value {i - start} lie outside the array's data")
+        if hi == lo or hi - lo > ps_max_payload(s):
+            _check_length(s, hi - lo)
+        total += hi - lo
+    return total
+
+
 cdef class Writer:
     """Appends to the active segment of one log, for one process. Thread-safe under the GIL.
 
@@ -573,8 +608,8 @@ cdef class Writer:
     cdef ps_writer w
     cdef ps_ahead a
     cdef ControlPage page
-    cdef Py_buffer data, times, index
-    cdef bint attached
+    cdef Py_buffer data, times, index, mirror
+    cdef bint attached, mirrored
     cdef object on_slow, on_notify
 
     def __init__(self, ControlPage page not None, spec, on_slow, on_notify):
@@ -603,6 +638,9 @@ cdef class Writer:
             PyBuffer_Release(&self.data)
             PyBuffer_Release(&self.times)
             PyBuffer_Release(&self.index)
+        if self.mirrored:
+            self.mirrored = False
+            PyBuffer_Release(&self.mirror)
 
     def detach(self):
         """Stand on no segment: the next append asks `on_slow` for one. Call with the lock held, or alone."""
@@ -638,8 +676,13 @@ cdef class Writer:
         ps_ahead_resume(&self.a)
 
     def attach(self, data, times, index, *, uint64_t turn, uint64_t start, uint64_t size, uint64_t limit,
-               uint64_t interval, uint64_t roll_next, int64_t roll_us):
-        """Stand on the segment of `turn`. Call with the lock held."""
+               uint64_t interval, uint64_t roll_next, int64_t roll_us, bint spill=False, mirror=None,
+               int64_t mirror_add=0):
+        """Stand on the segment of `turn`. Call with the lock held.
+
+        With `spill` a record may pass the limit, and the segment is left before the next one. Into the first eight bytes of
+        `mirror` every published end is stored too, big-endian, plus `mirror_add`.
+        """
         self.detach()
         if interval < 1 or start > size:
             raise ValueError("no such segment")
@@ -656,8 +699,16 @@ cdef class Writer:
             PyBuffer_Release(&self.times)
             raise
         self.attached = True
+        if mirror is not None:
+            PyObject_GetBuffer(mirror, &self.mirror, PyBUF_WRITABLE)
+            self.mirrored = True
+            if self.mirror.len < 8 or <uintptr_t> self.mirror.buf % 8:
+                raise ValueError("a mirror is eight bytes, aligned")
         if size > <uint64_t> self.data.len:
             raise ValueError("the segment is larger than its map")
+        self.w.mirror = <uint64_t *> self.mirror.buf if self.mirrored else NULL
+        self.w.mirror_add = <uint64_t> mirror_add
+        self.w.spill = spill
         self.w.data = <uint8_t *> self.data.buf
         self.w.times = <int64_t *> (<uint8_t *> self.times.buf + PS_COMPANION_HEADER)
         self.w.index = <uint8_t *> self.index.buf
@@ -772,9 +823,7 @@ cdef class Writer:
         cdef Py_buffer o, v
         cdef ps_batch b
         cdef int rc = 0, failed = 0
-        cdef uint64_t total = 0, i, lo = 0, hi
-        cdef int64_t *o64
-        cdef int32_t *o32
+        cdef uint64_t total
         if count == 0:
             raise InvalidPayload("an empty batch has no sequence")
         PyObject_GetBuffer(offsets, &o, PyBUF_SIMPLE)
@@ -784,19 +833,7 @@ cdef class Writer:
             PyBuffer_Release(&o)
             raise
         try:
-            if max(start, count) > <uint64_t> o.len or (start + count + 1) * (8 if wide else 4) > <uint64_t> o.len:
-                raise InvalidPayload("the offsets do not hold that many values")
-            o64 = <int64_t *> o.buf
-            o32 = <int32_t *> o.buf
-            for i in range(start, start + count):   # hostile offsets must not reach memcpy
-                lo = <uint64_t> o64[i] if wide else <uint64_t> o32[i]
-                hi = <uint64_t> o64[i + 1] if wide else <uint64_t> o32[i + 1]
-                if lo > hi or hi > <uint64_t> v.len:
-                    raise InvalidPayload(f"offsets of value {i - start} lie outside the array's data")
-                if hi == lo or hi - lo > ps_max_payload(self.w.spec):
-                    _check_length(self.w.spec, hi - lo)
-                total += hi - lo
-            total += count * ps_overhead(self.w.spec)
+            total = _check_arrow(self.w.spec, &o, wide, &v, start, count)
             while True:
                 self.enter()
                 rc = ps_batch_begin(&self.w, total, count, &b)
@@ -1035,3 +1072,6 @@ cdef class Reader:
             PyBuffer_Release(&q)
             PyBuffer_Release(&t)
             PyBuffer_Release(&ok)
+
+
+include "buffered.pxi"

@@ -71,6 +71,14 @@ def crc_path() -> str:
     return "fastcrc"
 
 
+def store_big(data: Buffer, offset: int, value: int) -> None:
+    """Store a number at an aligned place, big-endian, in one piece: whoever looks, also after our death, sees it whole."""
+    view = _view(data, True)
+    if offset % 8 or not 0 <= offset <= len(view) - 8:
+        raise ValueError(f"no aligned place at {offset}")
+    view[offset : offset + 8].cast("Q")[0] = int.from_bytes(value.to_bytes(8, "big"), sys.byteorder)
+
+
 # ---- buffers ----
 
 
@@ -174,7 +182,7 @@ class _Codec:
         return view[at + self.lead : at + self.lead + size - self.overhead]
 
 
-_codec = lru_cache(maxsize=64)(_Codec)
+codec_of = lru_cache(maxsize=64)(_Codec)
 
 
 def encode(spec: FrameSpec, payload: Buffer, kind: int = 0) -> bytes:
@@ -184,7 +192,7 @@ def encode(spec: FrameSpec, payload: Buffer, kind: int = 0) -> bytes:
 
 def encode_many(spec: FrameSpec, payloads: Iterable[Buffer], kind: int = 0) -> bytes:
     """The frames of `payloads`, one after the other."""
-    codec = _codec(spec)
+    codec = codec_of(spec)
     if kind >> spec.shift:
         raise ValueError(f"kind {kind} does not fit the {spec.shift} bits below the length")
     out: list[Buffer] = []
@@ -197,7 +205,7 @@ def scan(
     spec: FrameSpec, data: Buffer, start: int, end: int, limit: int = _MAX, verify: bool = True, every: int = 0
 ) -> Scan:
     """Walk frames in data[start:end], at most `limit`; with `every`, take the position of each every-th."""
-    codec, view = _codec(spec), _range(data, start, end)
+    codec, view = codec_of(spec), _range(data, start, end)
     count, at, points = 0, start, list[int]()
     while count < limit:
         size, reason = codec.check(view, at, end, verify)
@@ -216,7 +224,7 @@ def resync(spec: FrameSpec, data: Buffer, start: int, anchor: int) -> int:
     Backwards, so that what follows a frame is already known. Bytes made to claim many long frames at once would take for
     ever: once checksums have covered the stretch `_RESYNC_TIMES`, no more are believed.
     """
-    codec, view = _codec(spec), _range(data, start, anchor)
+    codec, view = codec_of(spec), _range(data, start, anchor)
     budget = (anchor - start) * _RESYNC_TIMES
     leads = bytearray(anchor - start + 1)  # 1 where whole frames lead to the anchor
     leads[-1] = 1
@@ -226,6 +234,23 @@ def resync(spec: FrameSpec, data: Buffer, start: int, anchor: int) -> int:
             budget -= size
             leads[at - start] = codec.check(view, at, anchor, True)[0] > 0
     return start + leads.index(1)
+
+
+def arrow_values(
+    codec: _Codec, offsets: Buffer, wide: bool, values: Buffer | None, start: int, count: int
+) -> list[memoryview]:
+    """`count` values of an Arrow binary array, from its `start`-th, not copied; each one that a frame can hold."""
+    ends, data = _view(offsets), _view(b"" if values is None else values)
+    width, end = 8 if wide else 4, start + count + 1
+    if count and end * width > len(ends):
+        raise InvalidPayload("the offsets do not hold that many values")
+    bounds = ends[start * width : end * width].cast("q" if wide else "i")
+    views = []
+    for i in range(count):
+        if not 0 <= bounds[i] <= bounds[i + 1] <= len(data):
+            raise InvalidPayload(f"offsets of value {i} lie outside the array's data")
+        views.append(codec.flat(data[bounds[i] : bounds[i + 1]]))
+    return views
 
 
 @final
@@ -252,7 +277,7 @@ class Message:
 _TURN, _POISON, _WAITERS = layout.TURN // 8, layout.POISON // 8, layout.WAITERS // 8
 
 
-def _slot(turn: int, field: int) -> int:
+def slot_word(turn: int, field: int) -> int:
     """Number of a word of the slot that `turn` makes the active one."""
     return (layout.SLOTS[turn & 1] + field) // 8
 
@@ -321,8 +346,8 @@ class ControlPage:
         words = self.words
         while True:
             turn = words[_TURN]
-            end, next_ = words[_slot(turn, layout.END)], words[_slot(turn, layout.NEXT)]
-            segment, base = words[_slot(turn, layout.SEGMENT)], words[layout.BASES[turn & 1] // 8]
+            end, next_ = words[slot_word(turn, layout.END)], words[slot_word(turn, layout.NEXT)]
+            segment, base = words[slot_word(turn, layout.SEGMENT)], words[layout.BASES[turn & 1] // 8]
             if words[_TURN] == turn:
                 return turn, segment, base, end, next_
 
@@ -372,6 +397,9 @@ class _Segment:
     interval: int
     roll_next: int
     roll_us: int
+    spill: bool
+    mirror: memoryview | None
+    mirror_add: int
 
 
 class Writer:
@@ -399,7 +427,7 @@ class Writer:
         self.notify_at = 0
         self.durable = False  # the native kernel then writes batches through the file; here all ways are slow
         self._page = page
-        self._codec = _codec(spec)
+        self._codec = codec_of(spec)
         self._on_slow = on_slow
         self._on_notify = on_notify
         self._segment: _Segment | None = None
@@ -407,8 +435,9 @@ class Writer:
     def detach(self) -> None:
         """Stand on no segment: the next append asks `on_slow` for one. Call with the lock held, or alone."""
         if self._segment is not None:
-            for view in (self._segment.data, self._segment.times, self._segment.index):
-                view.release()
+            for view in (self._segment.data, self._segment.times, self._segment.index, self._segment.mirror):
+                if view is not None:
+                    view.release()
             self._segment = None
 
     def stop(self) -> None:
@@ -428,8 +457,15 @@ class Writer:
         interval: int,
         roll_next: int,
         roll_us: int,
+        spill: bool = False,
+        mirror: Buffer | None = None,
+        mirror_add: int = 0,
     ) -> None:
-        """Stand on the segment of `turn`. Call with the lock held."""
+        """Stand on the segment of `turn`. Call with the lock held.
+
+        With `spill` a record may pass the limit, and the segment is left before the next one. Into the first eight bytes of
+        `mirror` every published end is stored too, big-endian, plus `mirror_add`.
+        """
         self.detach()
         if interval < 1 or start > size:
             raise ValueError("no such segment")
@@ -438,7 +474,12 @@ class Writer:
             raise ValueError("the segment is larger than its map")
         base = self._page.words[layout.BASES[turn & 1] // 8]
         limit = min(limit, size)
-        self._segment = _Segment(*views, turn, base, start, size, limit, interval, roll_next, roll_us)
+        copy = None if mirror is None else _view(mirror, True)
+        if copy is not None and len(copy) < 8:
+            raise ValueError("a mirror is eight bytes, aligned")
+        self._segment = _Segment(
+            *views, turn, base, start, size, limit, interval, roll_next, roll_us, spill, copy, mirror_add
+        )
 
     def append(self, payload: Buffer) -> int:
         """Append one record; its sequence."""
@@ -450,17 +491,7 @@ class Writer:
 
     def append_arrow(self, offsets: Buffer, wide: bool, values: Buffer | None, start: int, count: int) -> int:
         """Append `count` values of an Arrow binary array, from its `start`-th."""
-        ends, data = _view(offsets), _view(b"" if values is None else values)
-        width, end = 8 if wide else 4, start + count + 1
-        if count and end * width > len(ends):
-            raise InvalidPayload("the offsets do not hold that many values")
-        bounds = ends[start * width : end * width].cast("q" if wide else "i")
-        views = []
-        for i in range(count):
-            if not 0 <= bounds[i] <= bounds[i + 1] <= len(data):
-                raise InvalidPayload(f"offsets of value {i} lie outside the array's data")
-            views.append(self._codec.flat(data[bounds[i] : bounds[i + 1]]))
-        return self._append(views)
+        return self._append(arrow_values(self._codec, offsets, wide, values, start, count))
 
     def _append(self, payloads: list[memoryview]) -> int:
         count = len(payloads)
@@ -495,12 +526,14 @@ class Writer:
         if words[_POISON]:
             return why.POISONED, None, 0
         end, next_, dirty_end, dirty_next, last_us, allocated, entries = words[
-            _slot(segment.turn, layout.END) : _slot(segment.turn, layout.ENTRIES) + 1
+            slot_word(segment.turn, layout.END) : slot_word(segment.turn, layout.ENTRIES) + 1
         ]
         if dirty_end != end or dirty_next != next_:
             return why.DIRTY, None, 0
         now = time.time_ns() // 1000
-        full = end + need > segment.limit or next_ >= segment.roll_next or now >= segment.roll_us
+        within = 1 if segment.spill else need
+        full = end + within > segment.limit or next_ >= segment.roll_next or now >= segment.roll_us
+        full |= end + need > segment.size
         if full and (end != segment.start or end + need > segment.size):  # an empty one takes all that fits
             return why.ROLL, None, 0
         if end + need > allocated or next_ + count > entries:
@@ -510,11 +543,11 @@ class Writer:
     def _write(self, segment: _Segment, payloads: list[memoryview], need: int, us: int) -> tuple[int, int]:
         """Append under the lock, in the order given above; the first sequence, and the new end."""
         words, turn, data = self._page.words, segment.turn, segment.data
-        start = at = words[_slot(turn, layout.END)]
-        first = sequence = words[_slot(turn, layout.NEXT)]
+        start = at = words[slot_word(turn, layout.END)]
+        first = sequence = words[slot_word(turn, layout.NEXT)]
         last = first + len(payloads) - 1
-        words[_slot(turn, layout.DIRTY_NEXT)] = last + 1
-        words[_slot(turn, layout.DIRTY_END)] = start + need
+        words[slot_word(turn, layout.DIRTY_NEXT)] = last + 1
+        words[slot_word(turn, layout.DIRTY_END)] = start + need
         commit = b""
         for payload in payloads:
             head, before, _, after = self._codec.parts(payload)
@@ -531,9 +564,9 @@ class Writer:
             at = place
             sequence += 1
         data[start : start + 4] = commit
-        words[_slot(turn, layout.LAST_US)] = us
-        words[_slot(turn, layout.NEXT)] = sequence
-        words[_slot(turn, layout.END)] = at
+        words[slot_word(turn, layout.LAST_US)] = us
+        words[slot_word(turn, layout.NEXT)] = sequence
+        words[slot_word(turn, layout.END)] = at
         return first, at
 
     def _companions(self, segment: _Segment, sequence: int, position: int, us: int) -> None:
@@ -565,7 +598,7 @@ class Reader:
         verify: bool = True,
     ) -> None:
         self.page = page  # None while nothing is being written
-        self._codec = _codec(spec)
+        self._codec = codec_of(spec)
         self._on_end = on_end
         self._on_bad = on_bad
         self._verify = verify
@@ -597,7 +630,7 @@ class Reader:
     ) -> None:
         """Stand in `segment` at `position`, where record `sequence` begins; bytes below `end` may be read."""
         self.detach()
-        self._codec = _codec(spec)
+        self._codec = codec_of(spec)
         views = _view(data), _view(times)
         if not position <= end <= len(views[0]) or sequence < base:
             raise ValueError("the segment ends beyond its map")

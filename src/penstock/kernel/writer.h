@@ -36,7 +36,10 @@ typedef struct {
     uint64_t roll_next;    /* roll before this sequence ... */
     int64_t roll_us;       /* ... or from this time on */
     uint64_t notify_at;    /* ask for attention when `end` passes this */
+    uint64_t *mirror;      /* if any: every published end is stored here too, big-endian, plus ... */
+    uint64_t mirror_add;   /* ... this */
     ps_spec spec;
+    int spill;             /* a record may pass the limit; the segment is left before the next one */
     int is_queue, by_mutex;
     int fd;                /* of the data file */
     int durable;           /* syncs are frequent: batches go through the file, see ps_batch_begin */
@@ -60,7 +63,9 @@ static inline int ps_admit(ps_writer *w, int64_t now, uint64_t need, uint64_t co
     if (__builtin_expect(w->ctl->poison != 0, 0)) return PS_POISONED;
     if (__builtin_expect(slot->dirty_end != pos || slot->dirty_next != slot->next, 0)) return PS_DIRTY;
     *us = now > slot->last_us ? now : slot->last_us;
-    if (__builtin_expect(need > w->limit - pos || pos > w->limit || slot->next >= w->roll_next || now >= w->roll_us, 0)) {
+    uint64_t within = w->spill ? 1 : need;
+    if (__builtin_expect(within > w->limit - pos || pos > w->limit || need > w->size - pos || slot->next >= w->roll_next ||
+                         now >= w->roll_us, 0)) {
         if (pos != w->start || need > w->size - pos) return PS_ROLL;
     }
     if (__builtin_expect(pos + need > slot->allocated || slot->next + count > slot->entries || pos + need > w->size, 0))
@@ -83,10 +88,12 @@ static inline void ps_companions(ps_writer *w, uint64_t seq, uint64_t pos, int64
     }
 }
 
-static inline void ps_publish(ps_slot *slot, uint64_t next, uint64_t end, int64_t us) {
+static inline void ps_publish(ps_writer *w, uint64_t next, uint64_t end, int64_t us) {
+    ps_slot *slot = w->slot;
     slot->last_us = us;
     PS_STORE(&slot->next, next);
     PS_STORE(&slot->end, end);
+    if (__builtin_expect(w->mirror != NULL, 0)) PS_STORE(w->mirror, ps_swap64(end + w->mirror_add, 1));
 }
 
 static inline __attribute__((always_inline)) int ps_append_as(ps_spec spec, ps_writer *w, const uint8_t *payload,
@@ -104,7 +111,7 @@ static inline __attribute__((always_inline)) int ps_append_as(ps_spec spec, ps_w
     ps_companions(w, s, pos, us);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     ps_put_head(dst, head);
-    ps_publish(slot, s + 1, pos + need, us);
+    ps_publish(w, s + 1, pos + need, us);
     *seq = s;
     *end = pos + need;
     return PS_OK;
@@ -204,7 +211,7 @@ static inline int ps_batch_commit(ps_writer *w, ps_batch *b) {
     }
     __atomic_thread_fence(__ATOMIC_RELEASE);
     ps_put_head(w->data + b->pos, b->head);
-    ps_publish(w->slot, b->seq, b->at, b->us);
+    ps_publish(w, b->seq, b->at, b->us);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 """Named cursors: one small file per reader, replaced atomically, so that a position survives any crash.
 
-magic `PENSCURS` | u32 version | u32 zero | u64 sequence | u32 CRC-32 of these | zeros to 64
+magic `PENSCURS` | u32 version | u32 ranges | u64 position | u32 CRC-32 of these | zeros to 64, then, if there are ranges
+beyond a gap, each as u64 start | u64 end, and a u32 CRC-32 of them. What a position is, the log's use says.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import errno
 import re
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,8 @@ from penstock.storage import files
 _MAGIC: Final = b"PENSCURS"
 _VERSION: Final = 1
 _CURSOR: Final = struct.Struct("<8sIIQ")
+_RANGE: Final = struct.Struct("<QQ")
+_HEAD_BYTES: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
@@ -33,32 +37,50 @@ class Cursors:
         return self._directory / name
 
     def load(self, name: str) -> int | None:
-        """The sequence a reader goes on with, or None when there is no such cursor."""
+        """The position a reader goes on with, or None when there is no such cursor."""
+        found = self._load(name)
+        return found[0] if found else None
+
+    def ranges(self, name: str) -> list[tuple[int, int]]:
+        """What is done beyond the position."""
+        found = self._load(name)
+        return found[1] if found else []
+
+    def _load(self, name: str) -> tuple[int, list[tuple[int, int]]] | None:
         path = self._path(name)
         try:
             with files.opened(path) as fd:
-                data = files.read(fd, 0, 64)
+                data = files.read(fd, 0, files.size(fd))
         except FileNotFoundError:
             return None
         head = data[: _CURSOR.size]
         stored = data[_CURSOR.size : _CURSOR.size + 4]
-        if len(data) < 64 or stored != zlib.crc32(head).to_bytes(4, "little"):
+        if len(data) < _HEAD_BYTES or stored != zlib.crc32(head).to_bytes(4, "little"):
             raise NotALog(f"{path}: the cursor fails its checksum; forget it by that name, or commit a new position")
-        magic, version, _, sequence = _CURSOR.unpack(head)
+        magic, version, count, position = _CURSOR.unpack(head)
         if magic != _MAGIC or version != _VERSION:
             raise NotALog(f"{path}: not a cursor of a version this Penstock knows ({_VERSION})")
-        return int(sequence)
+        body = data[_HEAD_BYTES : _HEAD_BYTES + count * _RANGE.size]
+        rest = data[_HEAD_BYTES + len(body) :][:4]
+        if count and (len(body) < count * _RANGE.size or rest != zlib.crc32(body).to_bytes(4, "little")):
+            raise NotALog(f"{path}: byte 64: the ranges fail their checksum; forget the cursor by that name")
+        return int(position), list(_RANGE.iter_unpack(body))
 
-    def store(self, name: str, sequence: int) -> None:
+    def store(self, name: str, position: int, ranges: Sequence[tuple[int, int]] = (), *, durable: bool = True) -> None:
+        """Keep a position and what is done beyond it. If not `durable` it survives the process, not a power cut."""
         path = self._path(name)
         if not self._directory.is_dir():
             files.make_directories(self._directory, self._directory.parent)
-        head = _CURSOR.pack(_MAGIC, _VERSION, 0, sequence)
+        head = _CURSOR.pack(_MAGIC, _VERSION, len(ranges), position)
+        data = (head + zlib.crc32(head).to_bytes(4, "little")).ljust(_HEAD_BYTES, b"\0")
+        if ranges:
+            body = b"".join(_RANGE.pack(*r) for r in ranges)
+            data += body + zlib.crc32(body).to_bytes(4, "little")
         try:
-            files.replace(path, (head + zlib.crc32(head).to_bytes(4, "little")).ljust(64, b"\0"))
+            files.replace(path, data, durable=durable)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(path, 64) from error
+                raise DiskFull(path, len(data)) from error
             raise
 
     def forget(self, name: str) -> None:

@@ -49,9 +49,11 @@ class Directory:
         return WriteSegment(self.path, self.fmt, segment_id, base, self.file_size, self.interval)
 
     def header(self, segment_id: int) -> Header:
-        path = self.paths(segment_id).data
-        with files.opened(path) as fd:
-            return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(path))
+        paths = self.paths(segment_id)
+        if paths.packed is not None and paths.packed.exists():
+            return self.fmt.read_header(memoryview(segment.map_data(paths)), str(paths.data))
+        with files.opened(paths.data) as fd:
+            return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(paths.data))
 
     def base_of(self, segment_id: int) -> int | None:
         """The first sequence of a data file, as its header or its companion says, if it can be read."""
@@ -61,19 +63,22 @@ class Directory:
             return None
         return header.base if header.base is not None or header.foreign else companion_base(self.paths(segment_id))
 
+    def begin_of(self, segment_id: int) -> int:
+        """How many bytes of frames lie before a segment, as its header says; 0 where the format does not count them."""
+        return self.header(segment_id).begin if self.fmt.SAYS_BEGIN else 0
+
     def begin_after(self, segment_id: int, end: int) -> int:
         """How many bytes of frames lie before the segment that follows this one, which ends at byte `end`."""
-        if not self.fmt.SAYS_BEGIN:
-            return 0
-        header = self.header(segment_id)
-        return header.begin + end - header.start
+        return self.begin_of(segment_id) + end - self.fmt.HEADER_BYTES if self.fmt.SAYS_BEGIN else 0
 
     def used_bytes(self) -> int:
         """What the data files take of the disk, as near as can be told."""
         used = 0
         for segment_id in self.segments():
             with contextlib.suppress(FileNotFoundError):  # another process's retention
-                used += files.used_bytes(self.paths(segment_id).data)
+                paths = self.paths(segment_id)
+                packed = paths.packed is not None and paths.packed.exists()
+                used += files.used_bytes(paths.packed if packed and paths.packed else paths.data)
         return used
 
     # ---- making and removing ----
@@ -91,7 +96,7 @@ class Directory:
 
     def sync(self, segment_id: int) -> None:
         """Put a new segment's files and their names on the disk."""
-        for path in self.paths(segment_id).all():
+        for path in self.paths(segment_id).made():
             with files.opened(path, write=True) as fd:
                 files.sync(fd)
         files.sync_directory(self.paths(segment_id).data.parent)
@@ -130,7 +135,7 @@ class Directory:
 
     def _is_ours(self, name: str) -> bool:
         """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
-        if name.startswith(("manifest.", "cursors/")):
+        if name.startswith(("manifest.", "cursors/", "unpacked.")):
             return True
         name = _TEMPORARY.sub("", name)
         beside = name.rpartition(".")[0]  # of an index or companion, by either way of naming them

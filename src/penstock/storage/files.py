@@ -6,12 +6,14 @@ Everything is a plain function, called as `files.name(...)`, so that a fault tes
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -63,6 +65,23 @@ def open_write(path: Path) -> int:
 
 def create(path: Path, *, exclusive: bool = True) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0), 0o666)
+
+
+def create_unnamed(directory: Path) -> int:
+    """A new file in a directory, or where temporary files go if it cannot be written, that is gone when it is closed."""
+    for place in (directory, Path(tempfile.gettempdir())):
+        try:
+            if not PORTABLE:
+                with contextlib.suppress(OSError):  # not every file system can do this
+                    return os.open(place, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fd, name = tempfile.mkstemp(dir=place, prefix="unpacked.", suffix=".tmp")
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+        else:
+            remove(Path(name))
+            return fd
+    raise PermissionError(errno.EACCES, "no directory for temporary files can be written", str(directory))
 
 
 def close(fd: int) -> None:
@@ -197,15 +216,16 @@ def make_directories(path: Path, top: Path) -> None:
         sync_directory(directory.parent)
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Put a small file in place of another: a reader, also after a power cut, sees the old or the new one whole."""
+def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Put a small file in place of another: a reader, also after a power cut if `durable`, sees the old or the new one whole."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
     fd = create(temporary, exclusive=False)
     try:
         try:
             truncate(fd, 0)
             write(fd, data, 0)
-            sync(fd)
+            if durable:
+                sync(fd)
         finally:
             close(fd)
         rename(temporary, path)

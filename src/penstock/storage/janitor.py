@@ -1,7 +1,7 @@
 """The background of an open log: only what may block, and would otherwise make an append wait.
 
 One daemon thread per writing log object. It makes the next segment's files, syncs by the flush policy, seals what is finished
-and applies retention. If it lags, a roll makes its own file; nothing is lost. (What must keep pace with every append,
+and tidies up as the log's use says. If it lags, a roll makes its own file; nothing is lost. (What must keep pace with every append,
 allocating and touching pages, is the native kernel's own thread.)
 """
 
@@ -11,41 +11,46 @@ import atexit
 import threading
 import time
 import weakref
+from collections.abc import Callable
 
 from penstock.errors import LogClosed, SyncFailed
-from penstock.options import Flush, Retention
-from penstock.storage import retention as retire
+from penstock.options import Flush
 from penstock.storage.log import Log
 
 _SOONER = 1 << 62
 
 
 class Janitor(threading.Thread):
-    """Wakes when an append passes `notify_at`, when a flush is due, and now and then for retention."""
+    """Wakes when an append passes `notify_at`, when a flush is due, and now and then to tidy up.
 
-    def __init__(self, flush: Flush, retention: Retention) -> None:
+    `tidy`, if there is something to tidy, is called at first, when segments were sealed, when `look_again` asks for it, and
+    every `every_s` seconds if that is given.
+    """
+
+    def __init__(self, flush: Flush, tidy: Callable[[Log], object] | None = None, every_s: float | None = None) -> None:
         super().__init__(name="penstock", daemon=True)
         self._flush = flush
-        self._retention = retention
+        self._tidy = tidy
+        self._every_s = every_s
         self._wake = threading.Event()
         self._stopping = False
-        self._retire = True  # look at retention, also when nothing was sealed
+        self._again = True  # tidy up, also when nothing was sealed
         self._due_s: float | None = None  # when what is not durable must be
         self._log: Log | None = None
 
     def serve(self, log: Log) -> None:
         self._log = log
         _at_work.add(self)
-        if self._retention.bounded:
+        if self._tidy is not None:
             self._wake.set()
         self.start()
 
     def wake(self) -> None:
         self._wake.set()
 
-    def look_at_retention(self) -> None:
+    def look_again(self) -> None:
         """Something no longer holds files back."""
-        self._retire = True
+        self._again = True
         self._wake.set()
 
     def stop(self) -> None:
@@ -72,22 +77,19 @@ class Janitor(threading.Thread):
     def _timeout_s(self) -> float | None:
         if self._due_s is not None:
             return max(0.0, self._due_s - time.monotonic())
-        if self._retention.max_age_s is not None:
-            return min(60.0, self._retention.max_age_s / 2)
-        return None
+        return self._every_s
 
     def _turn(self) -> None:
         log = self._log
         assert log is not None
-        writer = log.writer
-        if writer is None:
-            return
+        writer = log.appender()
         try:
             self._flush_if_due(log)
             log.prepare_next()
-            if log.seal_finished() or self._retire or self._retention.max_age_s is not None:
-                self._retire = False
-                retire.apply(log, self._retention)
+            sealed = log.seal_finished()
+            if self._tidy is not None and (sealed or self._again or self._every_s is not None):
+                self._again = False
+                self._tidy(log)
         finally:
             writer.notify_at = min(log.prepare_at(), self._flush_at(log))
         # An append between looking and setting notify_at would go unseen, so look once more.

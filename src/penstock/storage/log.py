@@ -1,8 +1,7 @@
 """One log: segments, the control page, the manifest and the cursors, as one thing to append to and read from.
 
-The four uses are policy over this. Appends go through the kernel's `Writer`, straight into the map; everything that is not
-a plain append (a roll, more disk, another process's roll, an append that was cut short) comes here as `_slow`, without the
-lock, takes it, looks again and puts it right. Lock order: `_sync_lock`, then the control page's.
+The four uses are policy over this. Here are opening, syncing, sealing, retiring and closing; how appends are written is the
+write path's (`mapped`). Lock order: `_sync_lock`, then the write path's, then the control page's.
 """
 
 from __future__ import annotations
@@ -14,37 +13,32 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from penstock import kernel
 from penstock.errors import (
     DiskFull,
-    InvalidPayload,
     LogBusy,
     LogClosed,
     PenstockError,
     ReadOnly,
     SyncFailed,
 )
-from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, SPACE
 from penstock.options import Roll
-from penstock.storage import files, notes, segment, span
-from penstock.storage.control import Active, Control, FileLock, Mark
+from penstock.storage import files, notes, segment
+from penstock.storage.control import Active, Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory, is_full
 from penstock.storage.manifest import Manifest, SegmentInfo
+from penstock.storage.mapped import Mapped
 from penstock.storage.opening import check, recover, survey
 from penstock.storage.recovery import OnProgress, Recovery, Tail
-from penstock.storage.segment import Format, WriteSegment
-from penstock.storage.span import finish_appends, guard_sync, list_rolled, rolled_info
+from penstock.storage.segment import Format
+from penstock.storage.span import finish_appends, guard_sync
 
 _NEVER: Final = (1 << 63) - 1
 _PERSIST_MARK_S: Final = 1.0
 _OFTEN_BYTES: Final = 8 << 20  # a sync for less than this is one of many
-
-
-class BatchTooLong(Exception):
-    """A batch does not fit one segment. Internal: `Log.append_batch` then writes it over several."""
 
 
 class Log:
@@ -61,6 +55,8 @@ class Log:
         read_only: bool = False,
         verify: OnProgress | None = None,
         written: int = 0,
+        mirror: memoryview | None = None,
+        on_opening: Callable[[Directory], None] = lambda directory: None,
         on_work: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = Directory(path, fmt, file_size, interval)
@@ -70,24 +66,22 @@ class Log:
         self.interval = interval
         self.roll = roll
         self.read_only = read_only
+        self._on_opening = on_opening  # called first of all when nobody else has the log open
         self.on_work = on_work
         self.cursors = Cursors(path)
         self.closed = False
         self._closing = False  # no more appends; read and set under the lock
         self._close_lock = threading.Lock()
-        self._written = written
+        self._written = written  # up to which byte of all frames the log is known to have been written
+        self._mirror = mirror  # where every published end, as such a byte, is stored too
         self._pid = os.getpid()
         self._sync_lock = threading.Lock()
-        self._segment: WriteSegment | None = None
-        self._turn = -1
         self._persisted_s = 0.0
         self.manifest = Manifest(path / "manifest", read_only=read_only)
         self.control: Control | None = None
-        self.writer: kernel.Writer | None = None
+        self.mapped: Mapped | None = None  # the write path; None when read-only
         self.recovery = Recovery()
         self._static: Tail | None = None
-        self._growing: FileLock | None = None
-        self._ahead_fd = -1  # the working-ahead thread's own hold on the grow lock
         try:
             if read_only:
                 self._open_to_read(verify)
@@ -111,6 +105,7 @@ class Log:
                 control.wait_exclusive()  # it died over that: our turn
                 alone = True
         if alone:
+            self._on_opening(self.directory)
             self.recovery = recover(
                 self.directory, control, self.manifest, self.cursors, verify=verify, written=self._written
             )
@@ -120,10 +115,7 @@ class Log:
             if verify:
                 self._verify_all(verify)
         control.page.on_locked = self._settled
-        self._growing = FileLock(self.path / ".grow")
-        if kernel.ROBUST and not files.PORTABLE:
-            self._ahead_fd = files.create(self.path / ".grow", exclusive=False)
-        self.writer = kernel.Writer(control.page, self.fmt.SPEC, self._slow, self.on_work)
+        self.mapped = Mapped(self, control, self._mirror)
 
     def _join(self, control: Control) -> None:
         """Other processes have the log open: what the control page says is so."""
@@ -155,7 +147,8 @@ class Log:
         """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
         self.recovery.tell(verify, self.directory.used_bytes())
         now = self.active()
-        active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
+        begin = self.directory.begin_of(now.segment)
+        active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0, begin=begin)
         check(self.directory, [*(s for s in self.manifest.ordered() if s.id < now.segment), active], self.recovery)
 
     def become_live(self) -> bool:
@@ -220,11 +213,15 @@ class Log:
         assert self.control is not None
         return min(self.control.durable_next, self.control.active().next)
 
+    def durable_mark(self) -> Mark | None:
+        """Where durable_sequence lies; None when all of a log that nobody writes is durable."""
+        return None if self._static is not None or self.control is None else self.control.durable
+
     # ---- the lock ----
 
     def locked(self) -> AbstractContextManager[Control]:
         """Hold the lock, with nothing half done underneath: `with self.locked() as control`."""
-        return self._writable().page
+        return self.writable().page
 
     def _settled(self) -> Control:
         """What is done first whenever the lock is taken: finish what a process left that died with it."""
@@ -233,7 +230,7 @@ class Log:
             finish_appends(self.directory, self.control, self.manifest)
         return self.control
 
-    def _writable(self) -> Control:
+    def writable(self) -> Control:
         self.check_open()
         if self.read_only:
             raise ReadOnly(f"{self.path}: opened with read_only=True; open it without to append")
@@ -253,143 +250,42 @@ class Log:
 
     # ---- appending ----
 
-    def _slow(self, code: int, need_bytes: int, records: int) -> None:
-        """What an append cannot do by itself. The caller tries again afterwards."""
-        control = self._writable()
-        if code == POISONED:
-            raise SyncFailed(self.path, control.poison)
-        if need_bytes > self.directory.capacity:
-            if records > 1:
-                raise BatchTooLong
-            self._refuse(need_bytes)
-        if code == SPACE:
-            self._grow(control, need_bytes, records)
-            return
-        with self.locked():
-            self._check_not_closing()
-            now = control.active()
-            if self._segment is None or self._turn != now.turn:
-                self._attach(control, now)
-            elif code == ROLL:
-                self._roll(control, now)
-            else:
-                assert code in (REMAP, DIRTY)
-
-    def _refuse(self, need_bytes: int) -> NoReturn:
-        overhead = self.fmt.SPEC.overhead
-        raise InvalidPayload(
-            f"{self.path}: a record of {need_bytes - overhead} bytes does not fit a file: at most "
-            f"{self.directory.capacity - overhead} with file_size={self.file_size}; create the log with a larger one"
-        )
-
-    def _attach(self, control: Control, now: Active) -> None:
-        """Stand on the active segment. Under the lock."""
-        assert self.writer is not None
-        self.writer.detach()
-        self._segment = None
-        seg = self.directory.write(now.segment, now.base)
-        created_us = seg.header.created_us or 0
-        self.writer.attach(
-            seg.data,
-            seg.times,
-            seg.index,
-            turn=now.turn,
-            start=seg.header.start,
-            size=self.file_size,
-            limit=min(self.roll.size_bytes or self.file_size, self.file_size),
-            interval=self.interval,
-            roll_next=now.base + self.roll.records if self.roll.records else _NEVER,
-            roll_us=created_us + int(self.roll.interval_s * 1e6) if self.roll.interval_s else _NEVER,
-        )
-        self._segment, self._turn = seg, now.turn
-        if self._ahead_fd >= 0:
-            self.writer.work_ahead(self._ahead_fd, *seg.fds)
-        self.on_work()
-
-    def _grow(self, control: Control, need_bytes: int, records: int) -> None:
-        """Allocate what an append needs, and some more. Only under the grow lock: zeros that came late would wipe records."""
-        assert self._growing is not None
-        with self._growing:
-            with self.locked():  # the three must speak of one segment: zeros in another one would wipe records
-                seg, now, have = self._segment, control.active(), control.allocated
-                if seg is None or self._turn != now.turn:
-                    self._attach(control, now)
-                    return
-            if now.end + need_bytes > have[0] or now.next + records > have[1]:
-                reach = seg.grow(now.end, now.next, have, need_bytes, records)
-                with self.locked():
-                    if control.active().turn == now.turn:
-                        control.set_allocated(*reach)
-
-    def _roll(self, control: Control, now: Active) -> None:
-        """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
-        new = self.fmt.next_id(now.segment, files.now_us())
-        if new != now.segment + 1:
-            self.directory.delete(now.segment + 1)  # of a roll that was cut short on the day before
-        self.directory.make(new, now.next, self.directory.begin_after(now.segment, now.end))
-        list_rolled(self.directory, control, self.manifest, rolled_info(self.directory, now))
-        control.roll(new, now.next, self.fmt.HEADER_BYTES, now.next, self.directory.prepared(now.next))
-        self._attach(control, control.active())
-
-    def roll_now(self) -> None:
-        """Go on to a new segment, unless the active one is empty."""
-        with self.locked() as control:
-            now = control.active()
-            if now.next > now.base:
-                self._roll(control, now)
+    def appender(self) -> kernel.Writer:
+        self.writable()
+        assert self.mapped is not None
+        return self.mapped.writer
 
     def append_batch(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
         """Append many as one; the first sequence."""
-        writer = self.appender()
-        try:
-            return writer.append_batch(payloads)
-        except BatchTooLong:
-            return self._append_spanning(payloads)
+        self.writable()
+        assert self.mapped is not None
+        return self.mapped.append_batch(payloads)
 
     def append_arrow(
         self, offsets: kernel.Buffer, wide: bool, values: kernel.Buffer | None, start: int, count: int
     ) -> int:
         """Append `count` values of an Arrow binary array as one batch; the first sequence."""
-        writer = self.appender()
-        try:
-            return writer.append_arrow(offsets, wide, values, start, count)
-        except BatchTooLong:
-            ends = memoryview(offsets).cast("B").cast("q" if wide else "i")
-            room = memoryview(values if values is not None else b"").cast("B")
-            return self._append_spanning([room[ends[i] : ends[i + 1]] for i in range(start, start + count)])
+        self.writable()
+        assert self.mapped is not None
+        return self.mapped.append_arrow(offsets, wide, values, start, count)
 
-    def appender(self) -> kernel.Writer:
-        self._writable()
-        assert self.writer is not None
-        return self.writer
-
-    def _append_spanning(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
-        """Append a batch that is larger than a file: it begins in a new one."""
-        sizes = [memoryview(payload).nbytes + self.fmt.SPEC.overhead for payload in payloads]
-        if max(sizes) > self.directory.capacity:
-            self._refuse(max(sizes))
-        assert self._growing is not None
-        with self._growing, self.locked() as control:
-            self._check_not_closing()
-            if control.poison:
-                raise SyncFailed(self.path, control.poison)
+    def roll_now(self) -> None:
+        """Go on to a new segment, unless the active one is empty."""
+        with self.locked() as control:
             now = control.active()
-            if now.next > now.base:
-                self._roll(control, now)
-            elif self._segment is None or self._turn != now.turn:
-                self._attach(control, now)
-            assert self._segment is not None
-            us = max(files.now_us(), control.last_us)
-            span.append(self.directory, control, self.manifest, self._segment, payloads, sizes, us)
-        self.on_work()
-        return now.next
+            if now.next > now.base and self.mapped is not None:
+                self.mapped.go_on(control, now)
 
     # ---- durability ----
 
-    def sync(self) -> int:
-        """Put everything appended so far on the disk; the durable mark."""
-        control = self._writable()
+    def sync(self, timeout_s: float | None = None) -> int:
+        """Put everything appended so far on the disk; the durable mark. Waits for a sync under way at most `timeout_s`."""
+        control = self.writable()
         wanted = control.active().next
+        if timeout_s is not None:
+            if not self._sync_lock.acquire(timeout=max(0.0, timeout_s)):
+                raise TimeoutError(f"{self.path}: the disk took longer than {timeout_s} s; what was appended stays")
+            self._sync_lock.release()
         with self._sync_lock:
             self.check_open()
             if control.poison:
@@ -398,26 +294,27 @@ class Log:
                 self._sync_all(control)
         return self.durable_sequence
 
-    def sync_to(self, next_: int) -> None:
+    def sync_to(self, next_: int, timeout_s: float | None = None) -> None:
         """Put every record below `next_` on the disk. Callers that wait here meanwhile share the next sync."""
-        control = self._writable()
+        control = self.writable()
         if control.durable_next < next_ or control.poison:
-            self.sync()
+            self.sync(timeout_s)
 
     def undurable_bytes(self) -> int:
         """How much a power cut would take."""
-        control = self._writable()
+        control = self.writable()
         now, durable = control.active(), control.durable
         if durable is not None and durable.segment == now.segment:
             return now.end - durable.end
         return now.end + (self.file_size if durable is not None else 0)
 
     def _sync_all(self, control: Control) -> None:
-        if self.writer is not None:
-            self.writer.durable = self.undurable_bytes() < _OFTEN_BYTES
+        assert self.mapped is not None
+        self.mapped.writer.durable = self.undurable_bytes() < _OFTEN_BYTES
         with self.locked():
-            now, seg, n = control.active(), self._segment, control.count_sync()
-            if seg is not None and seg.id == now.segment:
+            now, n = control.active(), control.count_sync()
+            seg = self.mapped.on(now)
+            if seg is not None:
                 notes.note(seg.fd, self.fmt.HEADER_BYTES, n, now.end, now.next)
             else:
                 with files.opened(self.path / self.fmt.name(now.segment), write=True) as fd:
@@ -440,8 +337,8 @@ class Log:
             for info in self.finished().values():
                 if not info.sealed and (durable is None or info.id >= durable.segment) and info.id < now.segment:
                     self._sync_file(control, info.id)
-        seg = self._segment
-        if seg is not None and seg.id == now.segment:
+        seg = self.mapped.on(now) if self.mapped is not None else None
+        if seg is not None:
             seg.sync()
         else:
             self._sync_file(control, now.segment)
@@ -467,7 +364,8 @@ class Log:
     def prepare_at(self) -> int:
         """The end of the active segment from which on its successor should be made."""
         now = self.active()
-        half = min(self.roll.size_bytes or self.file_size, self.file_size) // 2
+        assert self.mapped is not None
+        half = min(self.mapped.roll_at(), self.file_size) // 2
         return half if now.end < half else _NEVER
 
     def prepare_next(self) -> None:
@@ -494,13 +392,14 @@ class Log:
             # Look again once it is no longer active: a roll that was cut short lists a segment that then goes on growing.
             info = self.finished().get(listed.id) if listed.id < self.active().segment else None
             if info is not None and not info.sealed:
-                self._seal_files(self._writable(), Mark(info.id, info.end, info.count))
+                self._seal_files(self.writable(), Mark(info.id, info.end, info.count))
                 with self.locked() as control:
                     self.manifest.refresh(control.generation)
                     if info.id in self.manifest.segments:
                         self.manifest.sealed(info)
         with self.locked() as control:
             guard_sync(self.directory, control, self.manifest.sync)
+            self.manifest.refresh(control.generation)  # or what others added since would be lost
             if self.manifest.is_long:
                 self.manifest.rewrite(control.generation + 1)
                 control.next_generation()
@@ -551,8 +450,8 @@ class Log:
             if not self.read_only and self.control is not None and not self.control.poison:
                 with self.locked():  # what is appended beside this is in before it, or refused
                     self._closing = True
-                    if self.writer is not None:
-                        self.writer.detach()
+                    if self.mapped is not None:
+                        self.mapped.writer.detach()
                 try:
                     self.seal_finished()
                 except OSError as error:
@@ -568,16 +467,13 @@ class Log:
                     self.control.page.ring()
                 self._let_go()
 
-    def _check_not_closing(self) -> None:
+    def check_not_closing(self) -> None:
         if self._closing:
             raise LogClosed(f"{self.path}: this log object is being closed; open the log again")
 
     def _close_clean(self, control: Control) -> None:
-        assert self._growing is not None
-        with self._growing:
-            if self._segment is not None:
-                self._segment.close()
-                self._segment = None
+        assert self.mapped is not None
+        self.mapped.close_segment()
         if not control.try_exclusive():
             return
         now = control.active()
@@ -591,17 +487,8 @@ class Log:
 
     def _let_go(self) -> None:
         _open_logs.discard(self)
-        if self.writer is not None:
-            self.writer.stop()
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
-        if self._growing is not None:
-            self._growing.close()
-            self._growing = None
-        if self._ahead_fd >= 0:
-            fd, self._ahead_fd = self._ahead_fd, -1
-            files.close(fd)
+        if self.mapped is not None:
+            self.mapped.let_go()
         self.manifest.close()
         if self.control is not None:
             self.control.close()
@@ -609,9 +496,10 @@ class Log:
     def forked(self) -> None:
         """In the child: locks, files and threads are the parent's. Let go of them; the next call says to open it anew."""
         self._sync_lock = threading.Lock()
-        for lock in (self.control, self._growing):
-            if lock is not None:
-                lock.forked()
+        if self.control is not None:
+            self.control.forked()
+        if self.mapped is not None:
+            self.mapped.growing.forked()
         self._let_go()
 
 

@@ -34,6 +34,7 @@ class SegmentInfo:
     first_us: int
     last_us: int
     sealed: bool = False
+    begin: int = 0  # bytes of frames in all segments before, where the format counts them
 
     @property
     def next(self) -> int:
@@ -41,7 +42,7 @@ class SegmentInfo:
 
 
 def _pack(kind: int, info: SegmentInfo) -> bytes:
-    raw = _EDIT.pack(0, kind, info.id, info.base, info.count, info.end, info.first_us, info.last_us, 0)
+    raw = _EDIT.pack(0, kind, info.id, info.base, info.count, info.end, info.first_us, info.last_us, info.begin)
     return zlib.crc32(raw[4:]).to_bytes(4, "little") + raw[4:]
 
 
@@ -112,10 +113,10 @@ class Manifest:
         data = files.read(self._fd, self._read_to, max(0, files.size(self._fd) - self._read_to))
         for at in range(0, len(data) - _EDIT.size + 1, _EDIT.size):
             raw = data[at : at + _EDIT.size]
-            crc, kind, segment, base, count, end, first_us, last_us, _ = _EDIT.unpack(raw)
+            crc, kind, segment, base, count, end, first_us, last_us, begin = _EDIT.unpack(raw)
             if crc != zlib.crc32(raw[4:]):
                 return False
-            self._apply(kind, SegmentInfo(segment, base, count, end, first_us, last_us))
+            self._apply(kind, SegmentInfo(segment, base, count, end, first_us, last_us, begin=begin))
             self._read_to += _EDIT.size
             self._edits += 1
         return len(data) % _EDIT.size == 0

@@ -51,9 +51,11 @@ def recover(
         how = "clean" if exact else "new boot"
     report.how = how if had_data else "created"
     tail = opening.find_tail(floor, exact=exact, verify=verify is not None or how == "same boot")
-    if tail is not None and tail.segment in opening.headless:  # it can be read on, but not written
+    if tail is not None and tail.segment in opening.finished_only:
         count = tail.next - tail.base
-        manifest.segments[tail.segment] = SegmentInfo(tail.segment, tail.base, count, tail.end, 0, tail.last_us)
+        manifest.segments[tail.segment] = SegmentInfo(
+            tail.segment, tail.base, count, tail.end, 0, tail.last_us, begin=_begin_after_finished(directory, manifest)
+        )
         tail = None
     if tail is None:
         tail = _first_segment(directory, manifest)
@@ -67,7 +69,7 @@ def recover(
     control.next_generation()
     control.initialise(*tail, mark)
     files.sync(control.fd)
-    for name, sequence in cursors.all().items():
+    for name, sequence in cursors.all().items() if directory.fmt.CURSORS_ARE_SEQUENCES else ():
         if sequence > tail.next:
             cursors.store(name, tail.next)
             report.cursors_set_back[name] = sequence
@@ -103,6 +105,8 @@ def check(directory: Directory, segments: list[SegmentInfo], report: Recovery) -
         seg = directory.read(info.id, info.base, listed=True)
         if seg.header_error and len(seg.data):
             report.damage.append(seg.header_error)
+        if seg.header.begin != info.begin and not seg.header_error:
+            report.damage.append(f"{seg.paths.data}: byte 4: begins at {seg.header.begin}, it should be {info.begin}")
         found = walk(seg, Place(info.end, info.next), directory.interval, report)
         for position, loss in found.losses:
             report.damage.append(
@@ -132,10 +136,17 @@ def _first_segment(directory: Directory, manifest: Manifest) -> Tail:
     fmt, finished, now = directory.fmt, manifest.ordered(), files.now_us()
     next_ = finished[-1].next if finished else manifest.retired_next
     new = fmt.next_id(finished[-1].id, now) if finished else fmt.first_id(now)
-    begin = directory.begin_after(finished[-1].id, finished[-1].end) if finished else 0
-    directory.make(new, next_, begin)
+    directory.make(new, next_, _begin_after_finished(directory, manifest))
     directory.sync(new)  # the durable mark will stand in it
     return Tail(new, next_, fmt.HEADER_BYTES, next_, finished[-1].last_us if finished else 0)
+
+
+def _begin_after_finished(directory: Directory, manifest: Manifest) -> int:
+    """How many bytes of frames lie in all finished segments, with those that were retired."""
+    finished = manifest.ordered()
+    if not finished or not directory.fmt.SAYS_BEGIN:
+        return 0
+    return finished[-1].begin + finished[-1].end - directory.fmt.HEADER_BYTES
 
 
 def _move_undurable(
@@ -145,7 +156,8 @@ def _move_undurable(
     last = tail.segment
     made: list[SegmentInfo] = []
     sources = [s for s in manifest.ordered() if s.id >= mark.segment]
-    sources.append(SegmentInfo(tail.segment, tail.base, tail.next - tail.base, tail.end, 0, tail.last_us))
+    count, begin = tail.next - tail.base, directory.begin_of(tail.segment)
+    sources.append(SegmentInfo(tail.segment, tail.base, count, tail.end, 0, tail.last_us, begin=begin))
     for source in sources:
         seg = directory.read(source.id, source.base)
         start, base = (mark.end, mark.next) if source.id == mark.segment else (seg.start, source.base)
@@ -160,7 +172,8 @@ def _move_undurable(
         finally:
             copy.close()
         first_us = seg.times.us(base - source.base)
-        made.append(SegmentInfo(last, base, source.next - base, end, first_us, source.last_us))
+        begin = copy.header.begin
+        made.append(SegmentInfo(last, base, source.next - base, end, first_us, source.last_us, begin=begin))
         report.moved_bytes += source.end - start
     for source in sources:
         manifest.segments.pop(source.id, None)
@@ -187,6 +200,10 @@ def _drop_leftovers(directory: Directory, control: Control, manifest: Manifest, 
             directory.delete(segment_id)
         elif base is not None and any(s.base <= base < s.next and s.id > segment_id for s in finished):
             opening.set_aside(segment_id)
+        elif manifest.retired_next and segment_id < min([control.active().segment, *(s.id for s in finished)]):
+            paths = directory.paths(segment_id)
+            if not (paths.data.exists() or paths.index.exists() or paths.times.exists()):
+                directory.delete(segment_id)  # retired: a compressed file is the last one of a segment that goes
     if control.span is not None:
         return False  # no move, but a batch over several segments that was listed and not yet published
     return bool(finished) and control.active().segment < finished[-1].id

@@ -55,17 +55,26 @@ class LogReader:
 
     def seek(self, sequence: int) -> None:
         """Stand before the record `sequence`; the next one to be written is allowed."""
-        info = self._find(sequence)
-        self._stand_in(info)
+        info = self._stand_where(sequence)
         at = self.segment.place_before(sequence, info.end)
         if sequence - at.sequence >= self.log.interval and self._mend_index(self.segment, info):
-            self._stand_in(info)
+            info = self._stand_where(sequence)
             at = self.segment.place_before(sequence, info.end)
         at = self._walk_to(self.segment, at, sequence, info)
-        self.records.seek(at.position, at.sequence)
+        self.records.seek(min(at.position, self.records.end), at.sequence)  # of a missing file: its end is its start
 
     def seek_time(self, us: int) -> None:
         """Stand before the first record that is not older than `us`, or at the end."""
+        while True:
+            first = self.log.first_sequence
+            try:
+                self._seek_time(us)
+                return
+            except RecordGone:  # retention was faster: what is left is looked at
+                if self.log.first_sequence == first:
+                    raise
+
+    def _seek_time(self, us: int) -> None:
         now = self.log.active()
         for info in self._ordered():
             if info.last_us >= us:
@@ -98,13 +107,23 @@ class LogReader:
                 first = ordered[0].base if ordered else now.base
                 raise RecordGone(f"{self.log.path}: sequence {sequence} is no longer there; the first one is {first}")
 
-    def _stand_in(self, info: SegmentInfo) -> None:
-        """Open a segment and stand at its first record."""
+    def _stand_where(self, sequence: int) -> SegmentInfo:
+        """Open the segment that holds a record and stand at its first one."""
+        while True:
+            info = self._find(sequence)
+            if self._stand_in(info):
+                return info
+
+    def _stand_in(self, info: SegmentInfo) -> bool:
+        """Open a segment and stand at its first record; False when retention has removed it meanwhile."""
         seg = self._segment
         if seg is None or seg.id != info.id or len(seg.times) < info.count:
             self.records.detach()
             seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base, listed=True)
+            if not len(seg.data) and info.id != self.log.active().segment and info.id not in self.log.finished():
+                return False
         self._attach(seg, Place(seg.start, seg.base), info)
+        return True
 
     def _attach(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
         # A companion without room for more is a closed log's. Should the log go on, it must be opened anew for the times, so
@@ -174,23 +193,24 @@ class LogReader:
 
     def _go_on(self, after: int, sequence: int) -> bool:
         """Open the segment that follows; records that retention removed in between are told."""
-        now = self.log.active()
-        later = [s for s in self._ordered() if s.id > after]
-        if later:
-            following = later[0]
-        elif now.segment > after:
-            following = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
-        else:
-            return False
-        if following.base > sequence:
-            if self.on_corrupt == "raise":
+        while True:
+            now = self.log.active()
+            later = [s for s in self._ordered() if s.id > after]
+            if later:
+                following = later[0]
+            elif now.segment > after:
+                following = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
+            else:
+                return False
+            if following.base > sequence and self.on_corrupt == "raise":
                 raise RecordGone(
                     f"{self.log.path}: sequences {sequence} to {following.base - 1} are no longer there; "
                     f"seek({following.base}) to go on"
                 )
-            self.losses.append(Loss(sequence, following.base - 1, "no longer in the log"))
-        self._stand_in(following)
-        return True
+            if self._stand_in(following):
+                if following.base > sequence:
+                    self.losses.append(Loss(sequence, following.base - 1, "no longer in the log"))
+                return True
 
     def _on_bad(self, reason: int) -> None:
         at = Place(self.records.position, self.records.sequence)
@@ -302,8 +322,7 @@ class BackwardReader:
     def _locate(self) -> None:
         """Find the places of the records from the nearest index entry up to the position."""
         reader = self._reader
-        info = reader._find(self.position)
-        reader._stand_in(info)
+        info = reader._stand_where(self.position)
         seg, end = reader.segment, Place(info.end, info.next)
         at = seg.place_before(self.position, info.end)
         while at.sequence <= self.position:

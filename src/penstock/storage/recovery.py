@@ -21,7 +21,7 @@ from penstock.storage import companion, files, index, notes
 from penstock.storage.control import Mark
 from penstock.storage.damage import REASONS, Loss, Place, step_over
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, map_data
 
 _CHUNK_RECORDS = 1 << 18
 
@@ -78,8 +78,9 @@ class Walked(NamedTuple):
 
 
 def list_segments(top: Path, fmt: Format) -> list[int]:
-    """The ids of all data files, in order."""
-    return sorted(s for path in files.walk(top) if (s := fmt.parse(path)) is not None)
+    """The ids of all segments, in order."""
+    found = (s for path in files.walk(top) for s in (fmt.parse(path), fmt.parse_compressed(path)))
+    return sorted({s for s in found if s is not None})
 
 
 def companion_base(paths: SegmentPaths) -> int | None:
@@ -148,7 +149,7 @@ class Opening:
         self.interval = interval
         self.mend = mend
         self.report = Recovery()
-        self.headless: set[int] = set()  # segments whose header is broken, read by what their companions say
+        self.finished_only: set[int] = set()  # can be read on, but not written: a broken header, or compressed
 
     def find_tail(self, floor: Mark | None, *, exact: bool, verify: bool) -> Tail | None:
         """The end of the log; None when there are no records and no files.
@@ -179,6 +180,8 @@ class Opening:
 
     def _trusted(self, floor: Mark) -> Tail:
         seg = self._open_known(floor.segment)
+        finished = [s for s in self.manifest.ordered() if s.id < floor.segment]
+        self._begins_at(seg, self._begin_after(finished[-1:]), below=True)
         if len(seg.data) < floor.end:
             lost = seg.base + seg.scan(seg.start, len(seg.data), verify=False).count
             self._damage(seg, len(seg.data), Loss(lost, floor.next - 1, "the file is cut short"))
@@ -187,12 +190,11 @@ class Opening:
     def _open(self, segment: int, expected: int | None = None) -> ReadSegment:
         """Open a segment; where neither its header nor a companion says which sequence is its first, it is `expected`."""
         paths = SegmentPaths(self.top, self.fmt, segment)
-        with files.opened(paths.data) as fd:
-            data = files.map_read(
-                fd, files.size(fd)
-            )  # all of it: a foreign file is told by its first record, however long
-        header = self.fmt.read_header(memoryview(data), str(paths.data))
+        # All of it: a foreign file is told by its first record, however long.
+        header = self.fmt.read_header(memoryview(map_data(paths)), str(paths.data))
         base = header.base if header.base is not None or header.foreign else companion_base(paths)
+        if paths.packed is not None and paths.packed.exists():
+            self.finished_only.add(segment)
         if base is not None:
             return ReadSegment(self.top, self.fmt, segment, base)
         if header.foreign and self.mend:
@@ -201,7 +203,7 @@ class Opening:
             self.report.how = "foreign"
         if expected is None:
             finished = [s for s in self.manifest.ordered() if s.id < segment]
-            expected = finished[-1].next if finished else 0
+            expected = finished[-1].next if finished else self.manifest.retired_next
         return ReadSegment(self.top, self.fmt, segment, expected)
 
     def _open_known(self, segment: int, expected: int | None = None) -> ReadSegment:
@@ -214,7 +216,7 @@ class Opening:
                 raise
             seg = ReadSegment(self.top, self.fmt, segment, base, listed=True)
             self.report.damage.append(seg.header_error)
-            self.headless.add(segment)
+            self.finished_only.add(segment)
             return seg
 
     def _last_us(self, seg: ReadSegment, next_: int) -> int:
@@ -225,8 +227,9 @@ class Opening:
             f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
         )
 
-    def _scan(self, segments: list[int], floor: Mark | None, exact: bool) -> Tail:
-        """Walk the segments in order; list all but the last in the manifest, and cut what is torn."""
+    def _scan(self, segments: list[int], floor: Mark | None, exact: bool) -> Tail | None:
+        """Walk the segments in order; list all but the last in the manifest, and cut what is torn. None when nothing of
+        these files ever reached the disk but their names."""
         walked: list[tuple[ReadSegment, Walked]] = []
         for i, segment in enumerate(segments):
             below = floor is not None and segment <= floor.segment
@@ -236,7 +239,8 @@ class Opening:
             except NotALog:
                 if self.report.how == "foreign" and self._is_blank(segment):
                     continue  # made ahead by another implementation, and nothing written to it yet
-                if below or self.report.how == "foreign" or (segment == segments[-1] and not walked):
+                only = segment == segments[-1] and not walked and not self._is_empty(segment)
+                if below or self.report.how == "foreign" or only:
                     raise
                 break  # a new file whose header never reached the disk
             if expected is not None and seg.base != expected:
@@ -247,6 +251,10 @@ class Opening:
                     end = found.end._replace(sequence=seg.base)
                     self._damage(previous, found.end.position, Loss(expected, seg.base - 1, "records are missing"))
                     walked[-1] = (previous, found._replace(end=end))
+            else:
+                before = [self._info(*walked[-1])] if walked else [s for s in self.manifest.ordered() if s.id < segment]
+                if not self._begins_at(seg, self._begin_after(before[-1:]), below=below):
+                    break  # its header never reached the disk, or only its zeros did
             known = Place(0, 0)
             if floor is not None and segment == floor.segment:
                 known = Place(floor.end, floor.next)
@@ -254,7 +262,7 @@ class Opening:
                 known = self._foreign_end(seg)
             elif below and i + 1 < len(segments):
                 known = self._finished_end(seg, segments[i + 1])
-            found = walk(seg, known, self.interval, self.report, self._written_in(seg))
+            found = walk(seg, known, self.interval, self.report, self._written_in(seg, segments[i + 1 : i + 2]))
             if exact and floor is not None and segment == floor.segment:
                 if found.end.sequence < known.sequence:
                     loss = Loss(found.end.sequence, known.sequence - 1, "records are missing")
@@ -266,16 +274,62 @@ class Opening:
             if i + 1 < len(segments) and not exact:
                 self.manifest_hint(seg, found)
         if not walked:
+            if all(self._is_empty(segment) for segment in segments):
+                for segment in segments:
+                    self.set_aside(segment)
+                return None
             raise NotALog(f"{self.top}: no data file here has a readable header; restore them from a copy")
         if not exact and self.report.how != "foreign":
             self._cut_batch(walked, floor)
         return self._settle(walked, segments, exact)
 
-    def _written_in(self, seg: ReadSegment) -> int:
-        """The byte of a segment up to which it is known to have been written, whether or not that reached the disk."""
-        if not seg.paths.times.exists():
+    def _begin_after(self, before: list[SegmentInfo]) -> int | None:
+        """How many bytes of frames lie before the segment that follows the last one of these; None when not known."""
+        if not self.fmt.SAYS_BEGIN:
+            return None
+        return before[-1].begin + before[-1].end - self.fmt.HEADER_BYTES if before else None
+
+    def _begins_at(self, seg: ReadSegment, begin: int | None, *, below: bool) -> bool:
+        """Whether a segment's header, which has no checksum, says what it must. If it is `below` what is known to be
+        written it is damaged if not, and is read on, but not written."""
+        if begin is None and seg.id == 0 and self.fmt.SAYS_BEGIN:
+            begin = 0
+        if begin is None:
+            return True
+        head = self.fmt.pack_header(seg.id, seg.base, begin, 0)
+        if not seg.header_error and bytes(seg.data[: len(head)]) == head:
+            return True
+        if below:
+            if not seg.header_error:
+                self.report.damage.append(
+                    f"{seg.paths.data}: byte 0: the header is not segment {seg.id}'s from {begin} on"
+                )
+            seg.header = self.fmt.read_header(head, str(seg.paths.data))
+            self.finished_only.add(seg.id)
+        return below
+
+    def _written_in(self, seg: ReadSegment, following: list[int] | None = None) -> int:
+        """The byte of a segment, with which others follow, up to which it is known to have been written."""
+        if not seg.paths.times.exists() and not self.manifest.exists:
             return len(seg.data)  # not ours: nothing was put behind its frames
-        return seg.start + max(0, self.written - seg.header.begin)
+        upto = self.written
+        for later in following or ():
+            begin = self._begin_of(later)
+            if begin > seg.header.begin:  # else it is not known
+                upto = min(upto, begin)
+        return seg.start + max(0, upto - seg.header.begin)
+
+    def _begin_of(self, segment: int) -> int:
+        """How many bytes of frames lie before a segment, as its header says; 0 when that cannot be read."""
+        paths = SegmentPaths(self.top, self.fmt, segment)
+        try:
+            return self.fmt.read_header(memoryview(map_data(paths)), str(paths.data)).begin
+        except NotALog:
+            return 0
+
+    def _is_empty(self, segment: int) -> bool:
+        """Whether a file is zeros all over, if it has any bytes at all."""
+        return _last_nonzero(map_data(SegmentPaths(self.top, self.fmt, segment)), 0) is None
 
     def _is_blank(self, segment: int) -> bool:
         with files.opened(SegmentPaths(self.top, self.fmt, segment).data) as fd:
@@ -318,7 +372,8 @@ class Opening:
         first_us, last_us = (seg.times.us(0), seg.times.us(count - 1)) if count else (0, 0)
         # Sealed ones come first: what lies before one is believed to be sealed, or gone.
         sealed = all(s.sealed for s in self.manifest.segments.values() if s.id < seg.id)
-        return SegmentInfo(seg.id, seg.base, count, found.end.position, first_us, last_us, sealed)
+        begin = seg.header.begin
+        return SegmentInfo(seg.id, seg.base, count, found.end.position, first_us, last_us, sealed, begin)
 
     def _cut_batch(self, walked: list[tuple[ReadSegment, Walked]], floor: Mark | None) -> None:
         """Take back a batch of which only the first part came back: whole or absent, never a part."""
@@ -364,6 +419,8 @@ class Opening:
                 if segment not in kept:
                     self.set_aside(segment)
             for seg, done in walked:
+                if seg.paths.packed is not None and seg.paths.packed.exists():
+                    continue  # it was synced before it had its name
                 with files.opened(seg.paths.data, write=True) as fd:
                     if not exact:
                         notes.forget_beyond(fd, self.fmt.HEADER_BYTES, done.end)

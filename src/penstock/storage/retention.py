@@ -39,3 +39,8 @@ def apply(log: Log, retention: Retention) -> list[SegmentInfo]:
             break
         gone.append(info)
     return gone
+
+
+def every_s(retention: Retention) -> float | None:
+    """How often there may be something to delete though nothing was appended."""
+    return None if retention.max_age_s is None else min(60.0, retention.max_age_s / 2)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -18,7 +19,7 @@ from typing import Final, Protocol
 
 from penstock.errors import DiskFull, NotALog
 from penstock.kernel import Buffer, FrameSpec, Scan, encode_many, release, scan
-from penstock.storage import companion, files, index, notes
+from penstock.storage import companion, files, index, notes, packing
 from penstock.storage.companion import Times
 from penstock.storage.damage import Place
 from penstock.storage.index import Index
@@ -58,10 +59,14 @@ class Format(Protocol):
     SPEC: FrameSpec
     SAYS_BEGIN: bool  # headers say how many bytes of frames lie before
     CUT_WHEN_SEALED: bool  # to its frames; else it keeps its length, and the rest becomes a hole
+    SPILLS: bool  # the record that passes the size to roll at is still written, and the segment left after it
+    CURSORS_ARE_SEQUENCES: bool
 
     def name(self, segment: int) -> str: ...
     def beside(self, name: str, suffix: str) -> str: ...
     def parse(self, path: str) -> int | None: ...
+    def compressed_name(self, segment: int) -> str | None: ...
+    def parse_compressed(self, path: str) -> int | None: ...
     def first_id(self, now_us: int) -> int: ...
     def next_id(self, last: int, now_us: int) -> int: ...
     def pack_header(self, segment: int, base: int, begin: int, created_us: int) -> bytes: ...
@@ -76,9 +81,29 @@ class SegmentPaths:
         self.data = top / name
         self.times = top / fmt.beside(name, ".time")
         self.index = top / fmt.beside(name, ".index")
+        packed = fmt.compressed_name(segment)
+        self.packed = top / packed if packed else None
 
-    def all(self) -> tuple[Path, Path, Path]:
+    def made(self) -> tuple[Path, Path, Path]:
+        """The files that a segment begins with."""
         return self.data, self.index, self.times
+
+    def all(self) -> list[Path]:
+        return [*self.made(), *([self.packed] if self.packed else [])]
+
+
+def map_data(paths: SegmentPaths) -> mmap.mmap | bytes:
+    """A segment's data, inflated if it is compressed: that is tried first, since the plain file goes after it is there."""
+    while True:
+        if paths.packed is not None:
+            with contextlib.suppress(FileNotFoundError):
+                return packing.unpack(paths.packed)
+        try:
+            with files.opened(paths.data) as fd:
+                return files.map_read(fd, files.size(fd))
+        except FileNotFoundError:
+            if paths.packed is None or not paths.packed.exists():
+                raise  # else it was compressed between the two looks
 
 
 def _next_name(path: Path) -> Path:
@@ -138,7 +163,7 @@ def discard(made: list[tuple[Path, Path]]) -> None:
 
 def is_prepared(top: Path, fmt: Format, segment: int) -> bool:
     """All of the files: a process may have died when it had adopted some."""
-    return all(_next_name(path).exists() for path in SegmentPaths(top, fmt, segment).all())
+    return all(_next_name(path).exists() for path in SegmentPaths(top, fmt, segment).made())
 
 
 def prepared(fmt: Format, file_size: int, base: int) -> tuple[int, int]:
@@ -375,8 +400,7 @@ class ReadSegment:
         self.header_error = ""
         self.data: mmap.mmap | bytes = b""
         try:
-            with files.opened(self.paths.data) as fd:
-                self.data = files.map_read(fd, files.size(fd))
+            self.data = map_data(self.paths)
             self.header = fmt.read_header(memoryview(self.data), str(self.paths.data))
         except (FileNotFoundError, NotALog) as error:
             if not listed:
@@ -464,6 +488,14 @@ class ReadSegment:
             if before is not None and place is not None and self._leads(before, place):
                 return place
         return first
+
+    def place_at(self, position: int, end: Place) -> Place:
+        """The nearest known place at or before a byte: an index entry that the one before it leads to."""
+        self.index.refresh()
+        if position >= end.position:
+            return end
+        last = self.base + max(0, self.index.after(position) - 1) * self.index.interval
+        return self.place_before(last, end.position)
 
     def anchor_after(self, position: int, end: Place) -> Place:
         """The nearest known place behind a byte: an index entry that leads to the next one, or where the segment ends."""

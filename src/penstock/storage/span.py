@@ -43,7 +43,7 @@ def rolled_info(directory: Directory, now: Active) -> SegmentInfo:
     """What the manifest says of the active segment when it is left."""
     seg, count = directory.read(now.segment, now.base), now.next - now.base
     last_us = seg.times.us(count - 1) if count else 0
-    return SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us)
+    return SegmentInfo(now.segment, now.base, count, now.end, seg.times.us(0), last_us, begin=seg.header.begin)
 
 
 def finish_appends(directory: Directory, control: Control, manifest: Manifest) -> None:
@@ -163,7 +163,8 @@ def commit(directory: Directory, control: Control, manifest: Manifest, now: Acti
         seg = directory.read(segment_id, first)
         found = seg.scan(seg.start, len(seg.data), following - first, verify=False)
         us = seg.times.us(0)
-        infos.append(SegmentInfo(segment_id, first, following - first, found.position, us, us))
+        begin = seg.header.begin
+        infos.append(SegmentInfo(segment_id, first, following - first, found.position, us, us, begin=begin))
     list_rolled(directory, control, manifest, *infos)
     control.roll(end.segment, base, end.end, end.next, (end.end, end.next))
     control.clear_span()

@@ -1,0 +1,55 @@
+"""Who may write where only one process may: an exclusive flock on `.writer`, which also says which process that is.
+
+The system lets the lock go when its holder dies, at whatever instruction; a child that it forked does not keep it.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from pathlib import Path
+
+from penstock.errors import LogBusy
+from penstock.storage import files
+
+_MOST_BYTES = 64
+
+
+class Holder:
+    """The right to write in a directory, from its making until `close`."""
+
+    def __init__(self, top: Path, what: str) -> None:
+        self._pid = os.getpid()
+        self._fd = files.create(top / ".writer", exclusive=False)
+        if not files.lock(self._fd, shared=False, wait=False):
+            other = files.read(self._fd, 0, _MOST_BYTES).decode("ascii", "replace").strip()
+            files.close(self._fd)
+            who = "this process" if other == str(os.getpid()) else f"process {other or 'unknown'}"
+            raise LogBusy(
+                f"{top}: {who} has this {what} open, and one at a time may; close it there first, or open it here "
+                "with read_only=True"
+            )
+        try:
+            files.write(self._fd, f"{self._pid}\n".ljust(_MOST_BYTES).encode(), 0)  # in one piece: it is read unlocked
+        except BaseException:
+            self.close()
+            raise
+        _all.add(self)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            if self._pid == os.getpid():
+                files.unlock(fd)  # a child forked just now may have the file open for a moment yet
+            files.close(fd)
+
+
+_all: weakref.WeakSet[Holder] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for holder in list(_all):
+        holder.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,210 @@
+"""The mapped write path: appends go straight into a preallocated map, through the kernel's `Writer`.
+
+What an append cannot do by itself (a roll, more disk, another process's roll, an append that was cut short) comes here as
+`_slow`, without the lock; it takes the lock, looks again and puts it right, and the append is tried again. Lock order: the
+grow lock, then the control page's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
+
+from penstock import kernel
+from penstock.errors import InvalidPayload, SyncFailed
+from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, SPACE
+from penstock.options import Roll
+from penstock.storage import files, span
+from penstock.storage.control import Active, Control, FileLock
+from penstock.storage.directory import Directory
+from penstock.storage.manifest import Manifest
+from penstock.storage.segment import Format, WriteSegment
+from penstock.storage.span import list_rolled, rolled_info
+
+_NEVER: Final = (1 << 63) - 1
+
+
+class BatchTooLong(Exception):
+    """A batch does not fit one segment. Internal: `append_batch` then writes it over several."""
+
+
+class Owner(Protocol):
+    """What the write path asks of its log."""
+
+    path: Path
+    fmt: Format
+    directory: Directory
+    manifest: Manifest
+    file_size: int
+    interval: int
+    roll: Roll
+    on_work: Callable[[], None]
+
+    def locked(self) -> AbstractContextManager[Control]: ...
+    def writable(self) -> Control: ...
+    def check_not_closing(self) -> None: ...
+
+
+class Mapped:
+    """One process's hand on the active segment. Threads may share it."""
+
+    def __init__(self, log: Owner, control: Control, mirror: memoryview | None) -> None:
+        self._log = log
+        self._mirror = mirror  # where every published end, as a byte of all frames, is stored too
+        self.segment: WriteSegment | None = None
+        self._turn = -1
+        self.growing = FileLock(log.path / ".grow")
+        self.ahead_fd = -1  # the working-ahead thread's own hold on the grow lock
+        if kernel.ROBUST and not files.PORTABLE:
+            self.ahead_fd = files.create(log.path / ".grow", exclusive=False)
+        self.writer = kernel.Writer(control.page, log.fmt.SPEC, self._slow, log.on_work)
+
+    def on(self, now: Active) -> WriteSegment | None:
+        """The active segment, if it is the one that this process stands on."""
+        return self.segment if self.segment is not None and self.segment.id == now.segment else None
+
+    def _slow(self, code: int, need_bytes: int, records: int) -> None:
+        """What an append cannot do by itself. The caller tries again afterwards."""
+        control = self._log.writable()
+        if code == POISONED:
+            raise SyncFailed(self._log.path, control.poison)
+        if need_bytes > self._log.directory.capacity:
+            if records > 1:
+                raise BatchTooLong
+            self._refuse(need_bytes)
+        if code == SPACE:
+            self._grow(control, need_bytes, records)
+            return
+        with self._log.locked():
+            self._log.check_not_closing()
+            now = control.active()
+            if self.segment is None or self._turn != now.turn:
+                self._attach(control, now)
+            elif code == ROLL:
+                self.go_on(control, now)
+            else:
+                assert code in (REMAP, DIRTY)
+
+    def _refuse(self, need_bytes: int) -> NoReturn:
+        overhead = self._log.fmt.SPEC.overhead
+        raise InvalidPayload(
+            f"{self._log.path}: a record of {need_bytes - overhead} bytes does not fit a file: at most "
+            f"{self._log.directory.capacity - overhead} with file_size={self._log.file_size}; create the log with a larger one"
+        )
+
+    def _attach(self, control: Control, now: Active) -> None:
+        """Stand on the active segment. Under the lock."""
+        self.writer.detach()
+        self.segment = None
+        seg = self._log.directory.write(now.segment, now.base)
+        created_us = seg.header.created_us or 0
+        self.writer.attach(
+            seg.data,
+            seg.times,
+            seg.index,
+            turn=now.turn,
+            start=seg.header.start,
+            size=self._log.file_size,
+            limit=min(self.roll_at(), self._log.file_size),
+            interval=self._log.interval,
+            roll_next=now.base + self._log.roll.records if self._log.roll.records else _NEVER,
+            roll_us=created_us + int(self._log.roll.interval_s * 1e6) if self._log.roll.interval_s else _NEVER,
+            spill=self._log.fmt.SPILLS,
+            mirror=self._mirror,
+            mirror_add=seg.header.begin - seg.header.start,
+        )
+        self.segment, self._turn = seg, now.turn
+        if self.ahead_fd >= 0:
+            self.writer.work_ahead(self.ahead_fd, *seg.fds)
+        self._log.on_work()
+
+    def roll_at(self) -> int:
+        """The byte of a file at which the log goes on to the next one."""
+        size = self._log.roll.size_bytes or self._log.file_size
+        return size + self._log.fmt.HEADER_BYTES if self._log.fmt.SPILLS else size
+
+    def _grow(self, control: Control, need_bytes: int, records: int) -> None:
+        """Allocate what an append needs, and some more. Only under the grow lock: zeros that came late would wipe records."""
+        with self.growing:
+            with self._log.locked():  # the three must speak of one segment: zeros in another one would wipe records
+                seg, now, have = self.segment, control.active(), control.allocated
+                if seg is None or self._turn != now.turn:
+                    self._attach(control, now)
+                    return
+            if now.end + need_bytes > have[0] or now.next + records > have[1]:
+                reach = seg.grow(now.end, now.next, have, need_bytes, records)
+                with self._log.locked():
+                    if control.active().turn == now.turn:
+                        control.set_allocated(*reach)
+
+    def go_on(self, control: Control, now: Active) -> None:
+        """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
+        new = self._log.fmt.next_id(now.segment, files.now_us())
+        if new != now.segment + 1:
+            self._log.directory.delete(now.segment + 1)  # of a roll that was cut short on the day before
+        self._log.directory.make(new, now.next, self._log.directory.begin_after(now.segment, now.end))
+        list_rolled(self._log.directory, control, self._log.manifest, rolled_info(self._log.directory, now))
+        control.roll(new, now.next, self._log.fmt.HEADER_BYTES, now.next, self._log.directory.prepared(now.next))
+        self._attach(control, control.active())
+
+    def append_batch(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
+        """Append many as one; the first sequence."""
+        writer = self.writer
+        try:
+            return writer.append_batch(payloads)
+        except BatchTooLong:
+            return self._append_spanning(payloads)
+
+    def append_arrow(
+        self, offsets: kernel.Buffer, wide: bool, values: kernel.Buffer | None, start: int, count: int
+    ) -> int:
+        """Append `count` values of an Arrow binary array as one batch; the first sequence."""
+        writer = self.writer
+        try:
+            return writer.append_arrow(offsets, wide, values, start, count)
+        except BatchTooLong:
+            ends = memoryview(offsets).cast("B").cast("q" if wide else "i")
+            room = memoryview(values if values is not None else b"").cast("B")
+            return self._append_spanning([room[ends[i] : ends[i + 1]] for i in range(start, start + count)])
+
+    def _append_spanning(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
+        """Append a batch that is larger than a file: it begins in a new one."""
+        sizes = [memoryview(payload).nbytes + self._log.fmt.SPEC.overhead for payload in payloads]
+        if max(sizes) > self._log.directory.capacity:
+            self._refuse(max(sizes))
+        with self.growing, self._log.locked() as control:
+            self._log.check_not_closing()
+            if control.poison:
+                raise SyncFailed(self._log.path, control.poison)
+            now = control.active()
+            if now.next > now.base:
+                self.go_on(control, now)
+            elif self.segment is None or self._turn != now.turn:
+                self._attach(control, now)
+            assert self.segment is not None
+            us = max(files.now_us(), control.last_us)
+            span.append(self._log.directory, control, self._log.manifest, self.segment, payloads, sizes, us)
+        self._log.on_work()
+        return now.next
+
+    # ---- letting go ----
+
+    def close_segment(self) -> None:
+        """Close the files, after `writer.detach`; nobody works ahead in them meanwhile."""
+        with self.growing:
+            self._close_segment()
+
+    def _close_segment(self) -> None:
+        if self.segment is not None:
+            self.segment.close()
+            self.segment = None
+
+    def let_go(self) -> None:
+        self.writer.stop()
+        self._close_segment()
+        self.growing.close()
+        if self.ahead_fd >= 0:
+            fd, self.ahead_fd = self.ahead_fd, -1
+            files.close(fd)
