@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-KERNEL := $(wildcard src/penstock/kernel/*.pyx src/penstock/kernel/*.h)
+KERNEL := $(wildcard src/penstock/kernel/*.pyx src/penstock/kernel/*.pxi src/penstock/kernel/*.h)
+USES := tests/queue tests/channel tests/channel_crash
 ARGS ?=
 
 .PHONY: help demo test lint bench torture clean
@@ -36,8 +37,8 @@ test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
 	  PENSTOCK_KERNEL=native $(BIN)/python -m pytest; \
-	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(BIN)/python -m pytest tests/queue; \
-	  PENSTOCK_KERNEL=reference $(BIN)/python -m pytest tests/queue; \
+	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(BIN)/python -m pytest $(USES); \
+	  PENSTOCK_KERNEL=reference $(BIN)/python -m pytest $(USES); \
 	else \
 	  echo "no native kernel here (no C compiler?): testing the reference kernel alone"; \
 	  PENSTOCK_KERNEL=reference $(BIN)/python -m pytest; \

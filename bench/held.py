@@ -111,3 +111,12 @@ def _figures(results: Results, size: int) -> Iterator[Figure]:
     yield Figure(figure.name, "< 50 ms", figure.got, None if opened is None else opened < 50)
 
     yield _at_least(f"recovery after kill -9, {at}", value("recovery", "penstock", "gb_per_s"), 1, "GB/s")
+
+    for scenario, what, need in (
+        ("append", "send", 2e6),
+        ("append-batch", "send_many of 500", 5e6),
+        ("read", "recv", 2e6),
+        ("read-batch", "recv_many of 500", 5e6),
+    ):
+        rate = value(scenario, "penstock-channel")
+        yield _at_least(f"channel: {what}, {at}", rate, need, "M messages/s", 1e6)

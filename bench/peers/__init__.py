@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bench.peers.base import Peer
+from bench.peers.channel import PenstockChannel
 from bench.peers.diskcache import DiskCache
 from bench.peers.limits import Fifo, Memcpy, Noop, WriteSync
 from bench.peers.litequeue import LiteQueue
 from bench.peers.lmdb import Lmdb, LmdbTxn
+from bench.peers.memory import TaskQueue, ThreadQueue
 from bench.peers.penstock import Penstock, PenstockArrow, PenstockEach, PenstockReference
 from bench.peers.persist_queue import PersistQueue
 from bench.peers.plyvel import Plyvel
@@ -18,10 +20,13 @@ _ALL: tuple[type[Peer], ...] = (
     Memcpy,
     WriteSync,
     Fifo,
+    ThreadQueue,
+    TaskQueue,
     Penstock,
     PenstockArrow,
     PenstockEach,
     PenstockReference,
+    PenstockChannel,
     Lmdb,
     LmdbTxn,
     RocksDict,

@@ -192,16 +192,15 @@ def test_by_linger(new_rig: NewRig) -> None:
     buffered = rig.buffered(linger_s=0.3)
     started = time.monotonic()
     batch, _ = buffered.append(b"a")
-    while time.monotonic() - started < 0.15:
-        assert buffered.append(b"b")[0] is batch  # more records do not put it off
-        time.sleep(0.01)
-    assert not batch.done
     while not batch.done:
-        buffered.append(b"c")
+        buffered.append(b"b")  # more records do not put it off
+        time.sleep(0.001)
         assert time.monotonic() - started < 30
     assert time.monotonic() - started >= 0.3
     buffered.close()
-    assert rig.payloads()[: batch.count + 1].count(b"a") == 1
+    assert batch.first == 100
+    assert rig.payloads()[: batch.count] == [b"a"] + [b"b"] * (batch.count - 1)
+    assert [us > 0 for us, _ in rig.entries()][: batch.count] == [False] * (batch.count - 1) + [True]
 
 
 def test_at_once(new_rig: NewRig) -> None:
@@ -732,8 +731,8 @@ def test_both_kernels_write_the_same(
                 places.append(buffered.append_many(*given_))
             elif step == "arrow":
                 places.append(buffered.append_arrow(*arrow(given_[0], given_[1])))
-            elif buffered.flush() is not None:
-                put(buffered)
+            elif (batch := buffered.flush()) is not None:
+                buffered.wait(batch)
         buffered.close()
         sums = [((us > 0) - (us < 0), crc) for us, crc in rig.entries()]
         numbers = [(batch.first, batch.count, place) for batch, place in places]

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
@@ -582,6 +583,29 @@ def test_threads_may_close_at_once(new_rig: NewRig) -> None:
     for thread in threads:
         thread.join(30)
     assert rig.payloads() == [b"a"]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.005, 0.01])
+def test_a_close_while_something_large_is_copied(new_rig: NewRig, delay_s: float) -> None:
+    """It is written or refused, never taken and forgotten."""
+    rig = new_rig()
+    buffered = rig.buffered(sync=False)
+    large = [bytes(8 << 20)] * 6
+    got: list[Any] = []
+
+    def append() -> None:
+        with contextlib.suppress(ValueError):
+            got.append(buffered.append_many(large)[0])
+
+    buffered.append(b"first")
+    thread = threading.Thread(target=append)
+    thread.start()
+    time.sleep(delay_s)
+    buffered.close()
+    thread.join(60)
+    assert [batch.first for batch in got if batch.count > 6] in ([], [100])
+    assert all(batch.done and batch.exception is None for batch in got)
+    assert rig.word("next") == 101 + 6 * len(got)
 
 
 def test_the_thread_does_not_wait_for_itself(new_rig: NewRig) -> None:

@@ -623,3 +623,56 @@ def test_pages_keep_their_contents(kernel: ModuleType) -> None:
     kernel.release(content, 0, len(content))
     with pytest.raises(BufferError):
         kernel.touch(content, 0, 10)
+
+
+# ---- what only some formats ask for ----
+
+
+def test_a_record_may_spill_over_the_limit_and_the_next_one_goes_on_elsewhere(kernel: ModuleType) -> None:
+    rig = Rig(kernel, limit=200, size=4096)
+    rig.attach(spill=True)
+    rig.writer.append(bytes(100))
+    rig.writer.append(bytes(1000))  # at byte 176: still below the limit
+    assert rig.word("end") == 64 + 112 + 1012
+    stopped(rig, ROLL, lambda: rig.attach(spill=False, limit=4096))
+
+
+def test_a_record_that_spills_over_the_file_is_none_of_it(kernel: ModuleType) -> None:
+    rig = Rig(kernel, limit=200, size=4096)
+    rig.attach(spill=True)
+    rig.writer.append(b"x")
+    with pytest.raises(Slow, match=str(ROLL)):
+        rig.writer.append(bytes(4096))
+    with pytest.raises(Slow, match=str(ROLL)):
+        rig.writer.append_batch([bytes(2000)] * 3)
+
+
+def test_every_published_end_is_mirrored(make: Make) -> None:
+    rig, mirror = make(), mmap.mmap(-1, 4096)
+    rig.attach(mirror=mirror, mirror_add=1000 - 64)
+    rig.writer.append(b"x" * 8)
+    assert int.from_bytes(mirror[:8], "big") == 1020
+    rig.writer.append_batch([b"y" * 8] * 3)
+    assert int.from_bytes(mirror[:8], "big") == 1080
+    assert not any(mirror[8:])
+    rig.writer.detach()
+    mirror.close()  # nobody holds it any more
+
+
+def test_a_mirror_that_is_too_short_is_refused(kernel: ModuleType) -> None:
+    with pytest.raises(ValueError, match="eight bytes"):
+        Rig(kernel).attach(mirror=bytearray(7))  # type: ignore[arg-type]
+
+
+def test_numbers_are_stored_big_endian_in_each_place(kernel: ModuleType) -> None:
+    room = mmap.mmap(-1, 4096)
+    kernel.store_big(room, 16, 0, 1, 0x0102030405060708)
+    assert room[:32] == bytes(16) + bytes(range(1, 9)) + bytes(8)
+    kernel.store_big(room, 8, 64, 3, 2**64 - 1)
+    assert [i for i in range(0, 256, 8) if room[i : i + 8] == b"\xff" * 8] == [8, 72, 136]
+    kernel.store_big(room, 4088, 0, 1, 1)
+    for offset, stride, copies in ((4, 0, 1), (4096, 0, 1), (0, 4, 2), (0, 2048, 3), (0, 8, 0), (2**64 - 8, 8, 2)):
+        with pytest.raises(ValueError, match="aligned"):
+            kernel.store_big(room, offset, stride, copies, 7)
+    with pytest.raises((BufferError, TypeError, ValueError)):
+        kernel.store_big(bytes(8), 0, 0, 1, 7)

@@ -177,14 +177,21 @@ def crc32(data, uint32_t value=0):
         PyBuffer_Release(&b)
 
 
-def store_big(data, uint64_t offset, uint64_t value):
-    """Store a number at an aligned place, big-endian, in one piece: whoever looks, also after our death, sees it whole."""
+def store_big(data, uint64_t offset, uint64_t stride, uint64_t copies, uint64_t value):
+    """Store a number at an aligned place, and at further ones `stride` apart, big-endian, each in one piece: whoever looks,
+    also after our death, sees each whole."""
     cdef Py_buffer b
+    cdef uint64_t last = offset + stride * (copies - 1)
     PyObject_GetBuffer(data, &b, PyBUF_WRITABLE)
     try:
-        if offset % 8 or offset + 8 > <uint64_t> b.len or <uintptr_t> b.buf % 8:
-            raise ValueError(f"no aligned place at {offset}")
-        PS_STORE(<uint64_t *> (<uint8_t *> b.buf + offset), ps_swap64(value, 1))
+        if (not copies or copies > 64 or stride > 1 << 32 or (offset | stride | <uint64_t> <uintptr_t> b.buf) % 8
+                or offset > <uint64_t> b.len or last + 8 > <uint64_t> b.len):
+            raise ValueError(f"no aligned places from {offset} to {last}")
+        value = ps_swap64(value, 1)
+        while copies:
+            PS_STORE(<uint64_t *> (<uint8_t *> b.buf + offset), value)
+            offset += stride
+            copies -= 1
     finally:
         PyBuffer_Release(&b)
 

@@ -71,12 +71,17 @@ def crc_path() -> str:
     return "fastcrc"
 
 
-def store_big(data: Buffer, offset: int, value: int) -> None:
-    """Store a number at an aligned place, big-endian, in one piece: whoever looks, also after our death, sees it whole."""
+def store_big(data: Buffer, offset: int, stride: int, copies: int, value: int) -> None:
+    """Store a number at an aligned place, and at further ones `stride` apart, big-endian, each in one piece: whoever looks,
+    also after our death, sees each whole."""
     view = _view(data, True)
-    if offset % 8 or not 0 <= offset <= len(view) - 8:
-        raise ValueError(f"no aligned place at {offset}")
-    view[offset : offset + 8].cast("Q")[0] = int.from_bytes(value.to_bytes(8, "big"), sys.byteorder)
+    last = offset + stride * (copies - 1)
+    if not 1 <= copies <= 64 or (offset | stride) % 8 or not 0 <= offset <= last <= len(view) - 8:
+        raise ValueError(f"no aligned places from {offset} to {last}")
+    number = int.from_bytes(value.to_bytes(8, "big"), sys.byteorder)
+    for at in range(copies):
+        place = offset + at * stride
+        view[place : place + 8].cast("Q")[0] = number
 
 
 # ---- buffers ----
@@ -567,6 +572,8 @@ class Writer:
         words[slot_word(turn, layout.LAST_US)] = us
         words[slot_word(turn, layout.NEXT)] = sequence
         words[slot_word(turn, layout.END)] = at
+        if segment.mirror is not None:
+            store_big(segment.mirror, 0, 0, 1, at + segment.mirror_add)
         return first, at
 
     def _companions(self, segment: _Segment, sequence: int, position: int, us: int) -> None:

@@ -45,7 +45,8 @@ typedef struct {
     pthread_cond_t kick;   /* the thread waits: for records, for more of them, for the end */
     pthread_cond_t progress;   /* others wait: for a batch, for room, for the thread to be out of the files or ended */
     pthread_t thread;
-    int started, stop, ended, deaf, writing;
+    int started, stop, ended, deaf;
+    int writing, standing; /* the thread is in the files; so many wait for it to be out of them */
     int asleep;            /* 1: until there is something at all; 2: until a batch is due */
     int broken;            /* errno or PS_RAISED: every batch fails from here on */
     ps_pile *head, *last;  /* batches in order; the head is the one being written or waited for */
@@ -344,7 +345,9 @@ static int ps_buffered_wait_ended(ps_buffered *b, int64_t until) {
 static void ps_buffered_stand(ps_buffered *b, ps_place place) {
     if (ps_buffered_forked(b)) return;
     pthread_mutex_lock(&b->m);
+    b->standing++;
     while (b->writing) ps_cond_until(&b->progress, &b->m, INT64_MAX);
+    b->standing--;
     b->place = place;
     pthread_mutex_unlock(&b->m);
 }
@@ -379,7 +382,7 @@ static int ps_buffered_write(ps_buffered *b, ps_pile *p, uint64_t *first, int *f
         int code = ps_pile_commit(b->ctl, &place, p, now, b->sync, first, &error, fatal);
         pthread_mutex_lock(&b->m);
         b->writing = 0;
-        pthread_cond_broadcast(&b->progress);
+        if (b->standing) pthread_cond_broadcast(&b->progress);
         pthread_mutex_unlock(&b->m);
         ps_buffered_unlock(b);
         if (code == PS_OK) return error;

@@ -96,14 +96,8 @@ class Offsets:
 
     def storer(self, slot: int) -> Callable[[int], None]:
         """`store` for one slot, ready to be called with every message."""
-        first, second, third = (partial(store_big, self._view, at) for at in _places(slot))
-
-        def store(offset: int) -> None:
-            first(offset)
-            second(offset)
-            third(offset)
-
-        return store
+        places = _places(slot)
+        return partial(store_big, self._view, places[0], places.step, len(places))
 
     def grow(self) -> None:
         """Room for more receivers. The kernel's view of the write offset stays good: it is the same page."""
