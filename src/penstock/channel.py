@@ -347,6 +347,7 @@ class Channel(Generic[T]):
             read_only=self._read_only,
             written=written,
             mirror=mirror,
+            sole=True,
             on_opening=clear_leftovers,
             on_work=janitor.wake,
         )
@@ -374,6 +375,7 @@ class Channel(Generic[T]):
                 self._offsets.store(slot, done.low)
                 cursors.store(name, slot, done.beyond)
         self._offsets.sync()  # or after a power cut the old places would speak of what is sent from now on
+        self._sync_names()
 
     # ---- the ends ----
 
@@ -470,12 +472,12 @@ class Channel(Generic[T]):
                     self._sync_offsets()
             try:
                 log.cursors.store(name, slot, done.beyond)  # synced: a torn one would say nothing of its slot either
-                if self.crash_consistent:
-                    self._sync_names()
             except BaseException:
                 store(last)
                 raise
             ranged = bool(done.beyond)
+            if self.crash_consistent:
+                self._sync_names()
 
         return keep
 
@@ -551,8 +553,9 @@ class Channel(Generic[T]):
 
     def _sync_names(self) -> None:
         """Which receivers there are, and what they have done beyond a gap, is on the disk."""
-        if (self.path / "cursors").is_dir():
-            files.sync_directory(self.path / "cursors")
+        log, names = self._log, self.path / "cursors"
+        if log is not None and log.control is not None and names.is_dir():
+            guard_sync(log.directory, log.control, lambda: files.sync_directory(names))
 
     def _leave(self, name: str | None, group: Group, member: Member) -> None:
         if self._log is None or self._log.inherited:

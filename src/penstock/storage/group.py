@@ -66,6 +66,7 @@ class Group:
         self._places = places
         self._keep = keep
         self._done = done
+        self._gaps = bool(done.beyond)  # some of what the reader comes to is done already
         self._back: deque[Taken] = deque()  # given back by members that left, to be taken before anything else
         self._astray: int | None = None  # the sequence to read next, when the reader may stand elsewhere
         self._lock = threading.Lock()
@@ -112,8 +113,9 @@ class Group:
             if not self.members:
                 self._refuse()
             self._astray = self._next_sequence()  # until all of this is done
-            self._reader.seek(sequence)
-            done = Ranges(offset)
+            with contextlib.suppress(RecordGone):
+                self._reader.seek(sequence)
+            done, nothing = Ranges(offset), [(member, deque[Taken]()) for member in self.members]
             # Segments are removed under the lock: from here on those from the offset on are held.
             with contextlib.nullcontext() if self._log.read_only else self._log.locked():
                 if offset < self._places.first:
@@ -121,10 +123,9 @@ class Group:
                         f"{self._log.path}: offset {offset} is no longer in the log, which begins at {self._places.first}"
                     )
                 self._keep(done)
-            self._done, self._astray = done, None
-            for member in self.members:
-                member.unacked.clear()
-            self._back.clear()
+            self._done, self._gaps, self._astray, self._back = done, False, None, deque()
+            for member, none in nothing:
+                member.unacked = none
         self._ring()
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -148,7 +149,7 @@ class Group:
             before, low = self._records.sequence, done.low
             message = None
             try:
-                if done.beyond:  # left by members that acknowledged
+                if self._gaps:  # left by members that acknowledged
                     return self._receive_beyond(decode)
                 message = self._records.read()
                 if message is None:
@@ -171,14 +172,15 @@ class Group:
         out = self._decoded(decode, taken)
         done = self._done.copy()
         done.add(taken.offset, taken.end)
+        gaps = bool(done.beyond) or done.low > taken.end
         self._keep(done)
-        self._done = done
+        self._done, self._gaps = done, gaps
         return out
 
     def receive_many(self, n: int, decode: Callable[[bytes], T]) -> list[T]:
         """Up to `n` objects, which are thereby done; none at the end. Fewer before one that cannot be had."""
         with self._lock:
-            if self._astray is None and not self._done.beyond:
+            if self._astray is None and not self._gaps:
                 done = self._done
                 before, low = self._records.sequence, done.low
                 try:

@@ -8,10 +8,12 @@ allocating and touching pages, is the native kernel's own thread.)
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
 from penstock.errors import LogClosed, SyncFailed
 from penstock.options import Flush
@@ -32,7 +34,7 @@ class Janitor(threading.Thread):
         self._flush = flush
         self._tidy = tidy
         self._every_s = every_s
-        self._wake = threading.Event()
+        self._wakes: SimpleQueue[None] = SimpleQueue()  # in C: a signal's exception leaves no lock behind in it
         self._stopping = False
         self._again = True  # tidy up, also when nothing was sealed
         self._due_s: float | None = None  # when what is not durable must be
@@ -42,29 +44,30 @@ class Janitor(threading.Thread):
         self._log = log
         _at_work.add(self)
         if self._tidy is not None:
-            self._wake.set()
+            self.wake()
         self.start()
 
     def wake(self) -> None:
-        self._wake.set()
+        if self._wakes.empty():
+            self._wakes.put(None)
 
     def look_again(self) -> None:
         """Something no longer holds files back."""
         self._again = True
-        self._wake.set()
+        self.wake()
 
     def stop(self) -> None:
         self._stopping = True
-        self._wake.set()
+        self.wake()
         if self.is_alive():
             self.join()
 
     def run(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._timeout_s())
+            with contextlib.suppress(Empty):
+                self._wakes.get(timeout=self._timeout_s())
             if self._stopping:
                 return
-            self._wake.clear()
             try:
                 self._turn()
             except LogClosed:
@@ -94,7 +97,7 @@ class Janitor(threading.Thread):
             writer.notify_at = min(log.prepare_at(), self._flush_at(log))
         # An append between looking and setting notify_at would go unseen, so look once more.
         if self._flush.kind == "batch" and self._due_s is None and log.next_sequence > log.durable_sequence:
-            self._wake.set()
+            self.wake()
 
     def _flush_if_due(self, log: Log) -> None:
         if self._flush.kind != "batch":

@@ -56,6 +56,7 @@ class Log:
         verify: OnProgress | None = None,
         written: int = 0,
         mirror: memoryview | None = None,
+        sole: bool = False,
         on_opening: Callable[[Directory], None] = lambda directory: None,
         on_work: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,6 +74,7 @@ class Log:
         self._closing = False  # no more appends; read and set under the lock
         self._close_lock = threading.Lock()
         self._written = written  # up to which byte of all frames the log is known to have been written
+        self._sole = sole  # nobody else may write it: whoever has it open beside us only reads
         self._mirror = mirror  # where every published end, as such a byte, is stored too
         self._pid = os.getpid()
         self._sync_lock = threading.Lock()
@@ -474,7 +476,7 @@ class Log:
     def _close_clean(self, control: Control) -> None:
         assert self.mapped is not None
         self.mapped.close_segment()
-        if not control.try_exclusive():
+        if not self._sole and not control.try_exclusive():
             return
         now = control.active()
         self._seal_files(control, Mark(now.segment, now.end, now.next - now.base))

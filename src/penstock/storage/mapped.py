@@ -186,6 +186,9 @@ class Mapped:
             assert self.segment is not None
             us = max(files.now_us(), control.last_us)
             span.append(self._log.directory, control, self._log.manifest, self.segment, payloads, sizes, us)
+            if self._mirror is not None:
+                at = control.active()
+                kernel.store_big(self._mirror, 0, 0, 1, self._log.directory.begin_after(at.segment, at.end))
         self._log.on_work()
         return now.next
 

@@ -52,9 +52,12 @@ def recover(
     report.how = how if had_data else "created"
     tail = opening.find_tail(floor, exact=exact, verify=verify is not None or how == "same boot")
     if tail is not None and tail.segment in opening.finished_only:
-        count = tail.next - tail.base
+        count, begin = tail.next - tail.base, opening.begins[tail.segment]
+        sealed = all(
+            s.sealed for s in manifest.segments.values()
+        )  # its data is synced; what was compressed cannot be cut
         manifest.segments[tail.segment] = SegmentInfo(
-            tail.segment, tail.base, count, tail.end, 0, tail.last_us, begin=_begin_after_finished(directory, manifest)
+            tail.segment, tail.base, count, tail.end, 0, tail.last_us, sealed, begin
         )
         tail = None
     if tail is None:
@@ -63,6 +66,11 @@ def recover(
     if poison and mark.next < tail.next:
         tail = _move_undurable(directory, manifest, tail, mark, control.generation + 1, report)
         mark = Mark(tail.segment, tail.end, tail.next)
+    if mark.next < tail.next and not directory.fmt.SPEC.zero_ends:
+        # While the page is made anew it is not believed. Should we die over that, only a mark tells zeros from records.
+        _sync_unsealed(directory, manifest)
+        mark = Mark(tail.segment, tail.end, tail.next)
+        control.mark_durable(mark)
     if verify:
         check(directory, manifest.ordered(), report)
     manifest.rewrite(control.generation + 1)
@@ -149,6 +157,16 @@ def _begin_after_finished(directory: Directory, manifest: Manifest) -> int:
     return finished[-1].begin + finished[-1].end - directory.fmt.HEADER_BYTES
 
 
+def _sync_unsealed(directory: Directory, manifest: Manifest) -> None:
+    """Put what may not be on the disk of the finished segments there; the last one's was just before."""
+    for info in manifest.ordered():
+        path = directory.paths(info.id).data
+        if not info.sealed and path.exists():
+            with files.opened(path) as fd:
+                files.sync(fd)
+    files.sync_directory(directory.path)
+
+
 def _move_undurable(
     directory: Directory, manifest: Manifest, tail: Tail, mark: Mark, generation: int, report: Recovery
 ) -> Tail:
@@ -193,14 +211,15 @@ def _drop_leftovers(directory: Directory, control: Control, manifest: Manifest, 
 
     True when a move was cut short after its copies were listed: then the control page still speaks of the old files.
     """
-    finished = manifest.ordered()
-    for segment_id in directory.segments():
+    finished, on_disk = manifest.ordered(), directory.segments()
+    last = on_disk[-1] if on_disk else 0
+    for segment_id in on_disk:
         base = directory.base_of(segment_id) if segment_id not in manifest.segments else None
         if base is not None and base < manifest.retired_next:
             directory.delete(segment_id)
         elif base is not None and any(s.base <= base < s.next and s.id > segment_id for s in finished):
             opening.set_aside(segment_id)
-        elif manifest.retired_next and segment_id < min([control.active().segment, *(s.id for s in finished)]):
+        elif manifest.retired_next and segment_id < min((s.id for s in finished), default=last):
             paths = directory.paths(segment_id)
             if not (paths.data.exists() or paths.index.exists() or paths.times.exists()):
                 directory.delete(segment_id)  # retired: a compressed file is the last one of a segment that goes

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import CorruptSegment, NotALog, UnknownVersion
 from penstock.formats import channel as fmt
 from penstock.formats.channel import Method
 from penstock.storage import compressed, files
+
+_MAGIC: Final = {Method.SNAPPY: b"\xff\x06\0\0", Method.GZIP: b"\x1f\x8b", Method.ZSTD: b"\x50\x2a\x4d\x18"}
+_BEFORE_END: Final = 12  # the two headers are the same up to here
+_LEAST_LIMIT: Final = 64 << 20
+_MOST_TIMES: Final = 256
 
 
 def pack(source: Path, target: Path, end: int, method: Method) -> None:
@@ -47,17 +53,40 @@ def is_whole(path: Path) -> bool:
 
 
 def unpack(path: Path) -> mmap.mmap | bytes:
-    """A compressed segment as its plain file was. Of a damaged one, what comes before the damage."""
+    """A compressed segment as its plain file was. Of a damaged one, what comes before the damage.
+
+    The header has no checksum: where it is not one, or not this stream's, the stream is asked what it is.
+    """
     with files.opened(path) as fd:
-        head = fmt.read_compressed_header(files.read(fd, 0, fmt.HEADER_BYTES), str(path))
+        raw = files.read(fd, 0, fmt.HEADER_BYTES)
+        begins = files.read(fd, fmt.HEADER_BYTES, 4)
+        guess = next((method for method, magic in _MAGIC.items() if begins.startswith(magic)), None)
+        tries: list[tuple[Method, int]] = [] if guess is None else [(guess, _most(files.size(fd)))]
+        try:
+            head = fmt.read_compressed_header(raw, str(path))
+            tries.insert(0, (head.method, head.length))
+        except (NotALog, UnknownVersion):
+            if guess is None or len(raw) < fmt.HEADER_BYTES:
+                raise
         out = files.create_unnamed(path.parent)
         try:
-            files.write(out, fmt.pack_header(head.segment, 0, head.begin, 0), 0)
-            length = head.length
-            try:
-                compressed.decompress(head.method, fd, fmt.HEADER_BYTES, out, fmt.HEADER_BYTES, length, str(path))
-            except CorruptSegment as damage:
-                length = damage.whole_bytes  # its records are found missing when they are reached
+            files.write(out, raw[:_BEFORE_END].ljust(fmt.HEADER_BYTES, b"\0"), 0)
+            length = 0
+            for method, most in tries:
+                try:
+                    compressed.decompress(method, fd, fmt.HEADER_BYTES, out, fmt.HEADER_BYTES, most, str(path))
+                except CorruptSegment as damage:
+                    length = max(
+                        length, damage.whole_bytes
+                    )  # records behind it are found missing when they are reached
+                else:
+                    length = most
+                    break
             return files.map_read(out, fmt.HEADER_BYTES + length)
         finally:
             files.close(out)
+
+
+def _most(size: int) -> int:
+    """How much is made of a stream whose header cannot be believed."""
+    return max(_LEAST_LIMIT, size * _MOST_TIMES)

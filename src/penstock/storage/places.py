@@ -12,6 +12,8 @@ from penstock.storage.control import Active
 from penstock.storage.damage import Place
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
+from penstock.storage.recovery import next_readable
+from penstock.storage.segment import ReadSegment
 
 
 class Places:
@@ -88,7 +90,8 @@ class Places:
                 return min((s.begin for s in finished if s.id < now.segment), default=begin)
 
     def sequence(self, offset: int) -> int:
-        """The record that begins at an offset; refused where none does."""
+        """The record that begins at an offset; refused where none does. Where damage hides that, the record it begins with,
+        so that whoever reads on is told of it."""
         now, begin = self._active()
         finished = sorted((s for s in self._log.finished().values() if s.id < now.segment), key=lambda s: s.id)
         infos = [*finished, SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0, begin=begin)]
@@ -101,13 +104,32 @@ class Places:
         info = infos[i]
         position = self._log.fmt.HEADER_BYTES + offset - info.begin
         seg = self._log.directory.read(info.id, info.base, listed=True)
-        at = seg.place_at(min(position, info.end), Place(info.end, info.next))
-        if at.position > len(seg.data):
-            raise InvalidOffset(f"{self._log.path}: offset {offset}: {seg.paths.data} is cut short, or was removed")
-        found = seg.scan(at.position, min(position, len(seg.data)), verify=False)
-        if found.position != position:
+        if not len(seg.data) and info.id != self._log.active().segment and info.id not in self._log.finished():
+            raise InvalidOffset(f"{self._log.path}: offset {offset}: {seg.paths.data} was removed")
+        end = Place(info.end, info.next)
+        at = _walk(seg, seg.place_at(min(position, info.end), end), position, end)
+        if at.position != position and _is_whole(seg, at):
             raise InvalidOffset(
                 f"{self._log.path}: offset {offset}: no record begins there; the nearest before it that does is "
-                f"{info.begin + found.position - self._log.fmt.HEADER_BYTES}"
+                f"{info.begin + at.position - self._log.fmt.HEADER_BYTES}"
             )
-        return at.sequence + found.count
+        return at.sequence
+
+
+def _walk(seg: ReadSegment, at: Place, position: int, end: Place) -> Place:
+    """From a known place to a byte, over damage; to where that begins if it reaches beyond the byte."""
+    while at.position < position:
+        stop = min(position, len(seg.data))
+        found = seg.scan(min(at.position, stop), stop)
+        at = Place(max(at.position, found.position), at.sequence + found.count)
+        if at.position == position or _is_whole(seg, at):
+            return at  # there, or a record reaches beyond it
+        after = next_readable(seg, at, end)
+        if after.position > position:
+            return at
+        at = after
+    return at
+
+
+def _is_whole(seg: ReadSegment, at: Place) -> bool:
+    return seg.scan(min(at.position, len(seg.data)), len(seg.data), 1).count == 1

@@ -113,6 +113,14 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, writte
         kernel.release(seg.data, min(at.position, size), found.position)
         report.scanned(found.position - min(at.position, size), found.count)
         at = Place(max(at.position, found.position), at.sequence + found.count)
+        if not seg.spec.zero_ends and _is_miscounted(at, known):
+            plain = seg.scan(min(seg.start, size), min(known.position, size), spec=seg.tail_spec)
+            losses = [loss for loss in losses if loss[0] < plain.position]
+            lost = Loss(seg.base + plain.count, known.sequence - 1, "zeros lie where records were")
+            losses.append((plain.position, lost))
+            points = [point for point in points if point[1] < plain.position]
+            at = known
+            continue
         if found.count == want or (at.position == stop and stop < size):
             continue
         if found.reason == SHORT and stop == written < size:
@@ -127,12 +135,50 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, writte
         at = after
 
 
+def _is_miscounted(at: Place, known: Place) -> bool:
+    """Whether more records, or fewer, were found than there are: a zeroed page looks like empty ones."""
+    if at.position == known.position:
+        return at.sequence != known.sequence
+    return at.position < known.position and at.sequence >= known.sequence
+
+
 def next_readable(seg: ReadSegment, bad: Place, end: Place) -> Place:
     """Where to go on after a bad frame, in a segment that ends at `end`; what lies between is lost."""
     anchor = seg.anchor_after(bad.position, end)
     if anchor.position > len(seg.data):
         return anchor  # the file is shorter than its records were
-    return step_over(seg.spec, seg.data, bad, anchor)
+    if seg.spec.zero_ends or seg.spec.sum_bytes != 4:
+        return step_over(seg.spec, seg.data, bad, anchor)
+    return _step_over_where_zeros_are_records(seg, bad, anchor)
+
+
+def _step_over_where_zeros_are_records(seg: ReadSegment, bad: Place, anchor: Place) -> Place:
+    """Where an empty record is all zeros, frames that lead to the anchor prove little: a zeroed page has such ones too, and
+    so have payloads. So a broken length is first tried with each bit flipped back: its checksum is the payload's alone.
+    Else frames are believed only from one on that is not zeros."""
+    spec, data = seg.spec, memoryview(seg.data)
+    first = kernel.scan(spec, data, bad.position, anchor.position, 1, False)
+    if first.count:
+        lengths = kernel.scan(spec, data, bad.position, anchor.position, verify=False)
+        if lengths.position == anchor.position and bad.sequence + lengths.count == anchor.sequence:
+            return Place(first.position, bad.sequence + 1)
+    start = bad.position + spec.overhead
+    if start <= anchor.position:
+        length, checksum = (int.from_bytes(data[bad.position + i : bad.position + i + 4], "big") for i in (0, 4))
+        for bit in range(32):
+            end = start + (length ^ 1 << bit)
+            if end <= anchor.position and kernel.crc32(data[start:end]) == checksum:
+                return Place(end, bad.sequence + 1)
+    at = bad.position + 1
+    while (at := kernel.resync(spec, data, at, anchor.position)) < anchor.position:
+        if any(data[at : at + spec.overhead]):
+            sequence = anchor.sequence - kernel.scan(spec, data, at, anchor.position).count
+            if sequence > bad.sequence:
+                return Place(at, sequence)
+            at += 1
+        else:
+            at = max(at + 1, _first_nonzero(data, at, anchor.position) - spec.overhead + 1)
+    return anchor
 
 
 class Opening:
@@ -149,6 +195,7 @@ class Opening:
         self.interval = interval
         self.mend = mend
         self.report = Recovery()
+        self.begins: dict[int, int] = {}  # bytes of frames before each segment that was looked at
         self.finished_only: set[int] = set()  # can be read on, but not written: a broken header, or compressed
 
     def find_tail(self, floor: Mark | None, *, exact: bool, verify: bool) -> Tail | None:
@@ -157,7 +204,7 @@ class Opening:
         Below `floor` whatever does not verify is damage. If `exact`, the log ends there; else it goes on as far as frames
         verify, and what comes after is a torn tail. With `verify` the last segment is checked in any case.
         """
-        on_disk = list_segments(self.top, self.fmt)
+        on_disk = [s for s in list_segments(self.top, self.fmt) if not self._is_retired(s)]
         for info in self.manifest.ordered():
             if info.id not in on_disk:
                 path = SegmentPaths(self.top, self.fmt, info.id).data
@@ -178,12 +225,26 @@ class Opening:
                 return self._trusted(floor)
         return self._scan(unlisted, floor, exact)
 
+    def _is_retired(self, segment: int) -> bool:
+        """Whether a segment is listed as gone, though its process died before its files were."""
+        if segment in self.manifest.segments or not self.manifest.retired_next:
+            return False
+        paths = SegmentPaths(self.top, self.fmt, segment)
+        try:
+            header = self.fmt.read_header(memoryview(map_data(paths)), str(paths.data))
+        except NotALog:
+            return False
+        base = header.base if header.base is not None or header.foreign else companion_base(paths)
+        return base is not None and base < self.manifest.retired_next
+
     def _trusted(self, floor: Mark) -> Tail:
         seg = self._open_known(floor.segment)
         finished = [s for s in self.manifest.ordered() if s.id < floor.segment]
         self._begins_at(seg, self._begin_after(finished[-1:]), below=True)
+        self.begins[seg.id] = seg.header.begin
         if len(seg.data) < floor.end:
-            lost = seg.base + seg.scan(seg.start, len(seg.data), verify=False).count
+            self._is_short(seg, floor.end)
+            lost = seg.base + seg.scan(min(seg.start, len(seg.data)), len(seg.data), verify=False).count
             self._damage(seg, len(seg.data), Loss(lost, floor.next - 1, "the file is cut short"))
         return Tail(floor.segment, seg.base, floor.end, floor.next, self._last_us(seg, floor.next))
 
@@ -262,7 +323,11 @@ class Opening:
                 known = self._foreign_end(seg)
             elif below and i + 1 < len(segments):
                 known = self._finished_end(seg, segments[i + 1])
-            found = walk(seg, known, self.interval, self.report, self._written_in(seg, segments[i + 1 : i + 2]))
+            left = floor is not None and segment < floor.segment
+            written = self._written_in(seg, segments[i + 1 : i + 2], left=left)
+            found = walk(seg, known, self.interval, self.report, written)
+            self.begins[segment] = seg.header.begin
+            self._is_short(seg, known.position)
             if exact and floor is not None and segment == floor.segment:
                 if found.end.sequence < known.sequence:
                     loss = Loss(found.end.sequence, known.sequence - 1, "records are missing")
@@ -308,15 +373,21 @@ class Opening:
             self.finished_only.add(seg.id)
         return below
 
-    def _written_in(self, seg: ReadSegment, following: list[int] | None = None) -> int:
-        """The byte of a segment, with which others follow, up to which it is known to have been written."""
+    def _is_short(self, seg: ReadSegment, end: int) -> None:
+        """A file cut short is not made longer, if zeros are records: they would stand for those that are lost."""
+        if len(seg.data) < end and not seg.spec.zero_ends:
+            self.finished_only.add(seg.id)
+
+    def _written_in(self, seg: ReadSegment, following: list[int] | None = None, *, left: bool = False) -> int:
+        """The byte of a segment up to which it is known to have been written; if it was `left` before what is known, that is
+        where the following one begins."""
         if not seg.paths.times.exists() and not self.manifest.exists:
             return len(seg.data)  # not ours: nothing was put behind its frames
         upto = self.written
         for later in following or ():
             begin = self._begin_of(later)
             if begin > seg.header.begin:  # else it is not known
-                upto = min(upto, begin)
+                upto = begin if left else min(upto, begin)
         return seg.start + max(0, upto - seg.header.begin)
 
     def _begin_of(self, segment: int) -> int:
@@ -350,6 +421,8 @@ class Opening:
         zero tells, give or take the zeros a checksum may end with, and the next one's header says how many records."""
         later = self._open(following)
         after = later.base
+        if later.header.base is None and companion_base(later.paths) is None:
+            return Place(0, 0)  # nothing says how many
         if later.header.begin > seg.header.begin:
             return Place(seg.start + later.header.begin - seg.header.begin, after)
         plain = seg.scan(seg.start, len(seg.data), verify=False)
@@ -475,6 +548,15 @@ class Opening:
             self.report.torn.append(f"{paths.data}: beyond the end of the log, kept as {aside.name}")
         files.remove(paths.index)
         files.remove(paths.times)
+
+
+def _first_nonzero(data: memoryview, start: int, end: int) -> int:
+    """The first byte from `start` on that is not zero; `end` when all are."""
+    for low in range(start, end, 1 << 16):
+        part = bytes(data[low : min(end, low + (1 << 16))])
+        if kept := part.lstrip(b"\0"):
+            return low + len(part) - len(kept)
+    return end
 
 
 def _last_nonzero(data: Buffer, start: int) -> int | None:

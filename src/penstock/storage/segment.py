@@ -89,7 +89,8 @@ class SegmentPaths:
         return self.data, self.index, self.times
 
     def all(self) -> list[Path]:
-        return [*self.made(), *([self.packed] if self.packed else [])]
+        """All of them; what holds records first, since a companion without any is no segment."""
+        return [*([self.packed] if self.packed else []), *self.made()]
 
 
 def map_data(paths: SegmentPaths) -> mmap.mmap | bytes:
@@ -104,6 +105,8 @@ def map_data(paths: SegmentPaths) -> mmap.mmap | bytes:
         except FileNotFoundError:
             if paths.packed is None or not paths.packed.exists():
                 raise  # else it was compressed between the two looks
+        except ValueError:
+            continue  # sealed, and so cut, since its size was asked
 
 
 def _next_name(path: Path) -> Path:

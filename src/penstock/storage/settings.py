@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import LogNotFound, NotALog, UnsupportedFileSystem
 from penstock.storage import files, index, metadata
 from penstock.storage.recovery import list_segments
-from penstock.storage.segment import Format, SegmentPaths
+from penstock.storage.segment import Format, SegmentPaths, map_data
 
 Settings = dict[str, Any]
 
@@ -61,13 +61,12 @@ def _of_files(top: Path, fmt: Format) -> Settings:
     for segment in list_segments(top, fmt):
         paths = SegmentPaths(top, fmt, segment)
         try:
-            with files.opened(paths.data) as fd:
-                data = files.map_read(fd, files.size(fd))
+            data = map_data(paths)
             header = fmt.read_header(memoryview(data), str(paths.data))
         except NotALog as error:
             strange = strange or error
             continue
-        if header.base is None:
+        if header.foreign:
             raise NotALog(f"{paths.data}: written by another implementation; open the log with read_only=True")
         file_size = len(data)
         if paths.index.exists():

@@ -1,0 +1,120 @@
+"""Ctrl-C, or any signal whose handler raises, at any moment of a receiver's call."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock import Channel, Flush, codecs
+from penstock.storage.janitor import Janitor
+from tests.channel.conftest import Ran
+from tests.support import until
+
+# It comes in finalizers too, and there it can only be told.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it comes in finalizers too
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises."""
+
+
+@pytest.mark.parametrize("way", ["take", "ack", "seek"])
+def test_a_call_that_a_signal_interrupts_loses_no_message(
+    path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come between any two steps: what a receiver has and what comes next are always all that is not done."""
+    monkeypatch.setattr(Janitor, "look_again", lambda self: None)  # of its own: see the next test
+    armed = False
+
+    def handler(*_: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    count = 400
+    with Channel(path, codecs.msgpack(int), segment_bytes=300) as ch:
+        ch.tx().send_many(range(count))  # type: ignore[arg-type]
+        for i in range(count, 2 * count):
+            ch.tx().send(i)
+        ch.rx("holds-all")
+        rx = ch.rx("worker", ack=True)
+        log = ch._log
+        assert log is not None
+        until(lambda: all(s.sealed for s in log.finished().values()), "the background is done")
+        every = _boundaries(ch, 2 * count)
+        before = signal.signal(signal.SIGALRM, handler)
+        times, until_s, delay_us = 0, time.monotonic() + 1.0, 20
+        try:
+            while time.monotonic() < until_s:
+                delay_us = delay_us % 400 + 3
+                armed = True
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, delay_us / 1e6)
+                    while armed:
+                        if way == "take":
+                            if rx.try_recv() is None:
+                                rx.seek(0)
+                        elif way == "ack":
+                            if rx.try_recv() is None:
+                                rx.ack(rx.unacked)
+                                rx.seek(0)
+                            elif rx.unacked > 3:
+                                rx.ack(2)
+                        else:
+                            rx.seek(every[(delay_us * 7) % len(every)])
+                            rx.try_recv()
+                except Interrupted:
+                    times += 1
+                finally:
+                    armed = False
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                # What is left: acknowledged up to an offset, then what it has, then what comes next, without a gap.
+                mine = [taken.offset for taken in rx._member.unacked]
+                low = rx.offset
+                first = every.index(low) if low in every else -1
+                assert first >= 0
+                done = rx._group._done
+                have = [o for o in every[first:-1] if done.end_of(o) is None][: len(mine)]
+                assert mine == have
+                following = rx.peek(1)
+                assert following == ([first + len(mine)] if first + len(mine) < 2 * count else [])
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert times > 20
+
+
+def test_waking_the_background_leaves_no_lock_behind_when_it_is_interrupted() -> None:
+    """Receivers and senders wake it. A lock left behind there would make `close` wait for ever."""
+
+    def handler(*_: object) -> None:
+        raise Interrupted
+
+    janitor = Janitor(Flush.none())
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for i in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 50e-6 + i * 1e-6)
+                while True:
+                    janitor.wake()
+            except Interrupted:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            Ran(janitor.wake).result(seconds=2)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _boundaries(ch: Channel[int], count: int) -> list[int]:
+    rx = ch.rx()
+    out = [0]
+    for _ in range(count):
+        rx.recv(timeout_s=5)
+        out.append(rx.offset)
+    return out

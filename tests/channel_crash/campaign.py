@@ -1,0 +1,430 @@
+"""The kill campaign of the channel: a process sends and receives, dies by SIGKILL at a random moment, and another goes on.
+
+    python -m tests.channel_crash.campaign --kills 2000 --seed 7
+
+Four threads: one sends, one receives, two share what a third name receives and acknowledge it out of order. Each notes in a
+small file of its own, which outlives it, what it is about to do and what was acknowledged. Every life begins with judging what
+the last one left: nothing acknowledged is lost or comes again, all else comes again, in order, and nothing is invented.
+PENSTOCK_KERNEL and PENSTOCK_PORTABLE are passed on. Used by test_kill.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import bisect
+import contextlib
+import faulthandler
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock import Channel, RecordGone, channel, kernel
+from penstock.storage import files
+from tests.channel_crash.wreck import OVERHEAD, drain, messages, strays
+from tests.torture import ROOT
+
+SEGMENT_BYTES = 20_000
+MESSAGE_BYTES = 16 << 10
+INTERVAL = 16
+BACKLOG = 2000
+
+
+class Broken(Exception):
+    """The channel broke a promise."""
+
+
+# ---- messages that can be judged ----
+
+
+def message(i: int) -> bytes:
+    """The i-th one: some are empty, few are long."""
+    mixed = i * 2654435761 >> 7 & 0xFFFF
+    if mixed % 5 == 0:
+        return b""
+    return b"%d." % i + bytes([i & 255]) * (mixed % 3000 if mixed % 37 == 0 else mixed % 200)
+
+
+class Table:
+    """The offset of every message."""
+
+    def __init__(self) -> None:
+        self._offsets = [0]
+        self._lock = threading.Lock()
+
+    def offset(self, i: int) -> int:
+        with self._lock:
+            while len(self._offsets) <= i:
+                self._offsets.append(self._offsets[-1] + OVERHEAD + len(message(len(self._offsets) - 1)))
+            return self._offsets[i]
+
+    def index(self, offset: int) -> int:
+        """Which message begins there."""
+        while self._offsets[-1] < offset:
+            self.offset(len(self._offsets) + 1000)
+        i = bisect.bisect_left(self._offsets, offset)
+        if self._offsets[i] != offset:
+            raise Broken(f"no message begins at {offset}")
+        return i
+
+
+# ---- what was noted ----
+
+
+@dataclass
+class State:
+    """What is acknowledged, and what may be: it was under way."""
+
+    sent: int = 0
+    sending: int = 0
+    solo: int = 0
+    receiving: int = 0
+    team: int = 0  # all below are done ...
+    beyond: set[int] = field(default_factory=set)  # ... and these
+    acking: set[int] = field(default_factory=set)
+
+    def is_done(self, i: int) -> bool:
+        return i < self.team or i in self.beyond
+
+    def done(self, some: set[int]) -> None:
+        self.beyond |= some
+        while self.team in self.beyond:
+            self.beyond.discard(self.team)
+            self.team += 1
+
+
+class Notes:
+    """The notes of one life: a file for each thread, and the state they begin with."""
+
+    THREADS = ("sender", "solo", "one", "two")
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self._state = base / "state.json"
+        self.life = 0
+        self._fds: dict[str, int] = {}
+
+    def load(self) -> State:
+        """What the last life left."""
+        state = State()
+        if self._state.exists():
+            kept = json.loads(self._state.read_text())
+            self.life = kept.pop("life")
+            state = State(**{**kept, "beyond": set(kept["beyond"]), "acking": set()})
+        for thread in self.THREADS:
+            path = self._path(thread)
+            for line in path.read_text().split("\n")[:-1] if path.exists() else []:
+                kind, *numbers = line.split()
+                self._replay(state, kind, [int(n) for n in numbers])
+            # What this thread had begun and not ended stays under way: the threads have different kinds of notes, but two.
+            if thread == "one":
+                self._first = set(state.acking)
+                state.acking = set()
+        state.acking |= self._first
+        return state
+
+    @staticmethod
+    def _replay(state: State, kind: str, numbers: list[int]) -> None:
+        if kind == "send":
+            state.sending = numbers[0]
+        elif kind == "sent":
+            state.sent, state.sending = numbers[0], 0
+        elif kind == "receive":
+            state.receiving = numbers[0]
+        elif kind == "received":
+            state.solo, state.receiving = numbers[0], 0
+        elif kind == "ack":
+            state.acking = set(numbers)
+        elif kind == "acked":
+            state.done(state.acking)
+            state.acking = set()
+
+    def begin(self, state: State) -> None:
+        """A new life, with what was found to be so."""
+        self.life += 1
+        kept = {**vars(state), "beyond": sorted(state.beyond), "acking": [], "life": self.life}
+        for thread in self.THREADS:
+            self._path(thread).unlink(missing_ok=True)
+        files.replace(self._state, json.dumps(kept).encode(), durable=False)
+        for thread in self.THREADS:
+            self._fds[thread] = os.open(self._path(thread), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def _path(self, thread: str) -> Path:
+        return self._base / f"{self.life}.{thread}"
+
+    def writer(self, thread: str) -> Callable[..., None]:
+        fd = self._fds[thread]
+        return lambda *words: (os.write(fd, (" ".join(map(str, words)) + "\n").encode()), None)[1]
+
+
+# ---- judging ----
+
+
+def judge(ch: Channel[bytes], state: State, table: Table) -> State:
+    """What is left, against what was noted; the state with what was under way settled."""
+    found = ch.recovery
+    if found.damage or found.torn or found.cursors_set_back:
+        raise Broken(f"after a kill: {found}")
+    while True:  # the background removes what is not needed, so it may not be the first one any more
+        first = table.index(ch.stats().first_offset)
+        with contextlib.suppress(RecordGone):
+            got = messages(ch)
+            if table.index(ch.stats().first_offset) == first:
+                break
+    end = first + len(got)
+    for i, m in enumerate(got, first):
+        if m != message(i):
+            raise Broken(f"message {i} of {end} is {m[:40]!r}, should be {message(i)[:40]!r}")
+    if end not in (state.sent, state.sent + state.sending):
+        raise Broken(f"{end} messages are there, {state.sent} were acknowledged and {state.sending} under way")
+    with ch.rx("solo", ack=True) as rx:
+        came = drain(rx)
+    solo = end - len(came)
+    if came != [message(i) for i in range(solo, end)]:
+        raise Broken(f"solo is to receive {len(came)} messages, but not the last ones")
+    if not state.solo <= solo <= state.solo + state.receiving:
+        raise Broken(f"solo has received {solo}, {state.solo} were acknowledged and {state.receiving} under way")
+    with ch.rx("team", ack=True) as rx:
+        drained = drain(rx)
+        team = [table.index(taken.offset) for taken in rx._member.unacked]
+        if drained != [message(i) for i in team]:
+            raise Broken("what the team is to receive is not what was sent at these offsets")
+    comes = set(team)
+    if team != sorted(comes):
+        raise Broken("the team's messages are out of order, or come twice")
+    for i in range(end):
+        if i in comes and state.is_done(i):
+            raise Broken(f"message {i} was acknowledged by the team and comes again")
+        if i not in comes and not state.is_done(i) and i not in state.acking:
+            raise Broken(f"message {i} was not acknowledged by the team and does not come again")
+    state.done({i for i in state.acking if i not in comes})
+    return State(end, 0, solo, 0, state.team, state.beyond)
+
+
+# ---- a life ----
+
+
+def options(rng: random.Random, compression: str | None) -> dict[str, Any]:
+    return {"segment_bytes": SEGMENT_BYTES, "crash_consistent": rng.random() < 0.3, "compression": compression}
+
+
+def small_files() -> None:
+    channel.CHANNEL_MESSAGE_BYTES = MESSAGE_BYTES  # type: ignore[misc]
+    channel.INDEX_INTERVAL = INTERVAL  # type: ignore[misc]
+
+
+def live(base: Path, seed: str, compression: str | None) -> None:
+    """Judge what is there, then go on for ever."""
+    rng, table, notes = random.Random(seed), Table(), Notes(base)
+    state = notes.load()
+    with Channel(base / "channel", **options(rng, compression)) as ch:
+        state = judge(ch, state, table)
+        notes.begin(state)
+        progress = {"sent": state.sent, "solo": state.solo, "team": state.team}
+        acts: list[tuple[Callable[..., None], str]] = [
+            (send, "sender"),
+            (receive, "solo"),
+            (share, "one"),
+            (share, "two"),
+        ]
+        failed = threading.Event()
+
+        def guarded(act: Callable[..., None], name: str) -> None:
+            try:
+                act(ch, random.Random(f"{seed} {name}"), notes.writer(name), table, progress)
+            except BaseException:
+                with contextlib.suppress(FileExistsError), (base / "failure").open("x") as f:  # the first one tells
+                    f.write(traceback.format_exc())
+                failed.set()
+
+        for act, name in acts:
+            threading.Thread(target=guarded, args=(act, name), daemon=True).start()
+        failed.wait()
+    os._exit(3)
+
+
+Write = Callable[..., None]
+
+
+def send(ch: Channel[bytes], rng: random.Random, note: Write, table: Table, progress: dict[str, int]) -> None:
+    tx, n = ch.tx(), progress["sent"]
+    while True:
+        if n - min(progress["solo"], progress["team"]) > BACKLOG:
+            time.sleep(0.002)
+            continue
+        count = rng.choices([1, rng.randrange(2, 20), 300], [30, 8, 1])[0]
+        note("send", count)
+        if count == 1:
+            tx.send(message(n))
+        else:
+            tx.send_many([message(n + i) for i in range(count)])
+        n += count
+        note("sent", n)
+        progress["sent"] = n
+
+
+def receive(ch: Channel[bytes], rng: random.Random, note: Write, table: Table, progress: dict[str, int]) -> None:
+    rx, n = ch.rx("solo"), progress["solo"]
+    while True:
+        many = rng.choice([1, 1, 1, 30])
+        note("receive", many)
+        try:
+            got = [rx.recv(0.05)] if many == 1 else rx.recv_many(many, 0.05)
+        except TimeoutError:
+            got = []
+        if got != [message(n + i) for i in range(len(got))]:
+            raise Broken(f"solo: not messages {n} to {n + len(got) - 1}")
+        n += len(got)
+        note("received", n)
+        progress["solo"] = n
+
+
+def share(ch: Channel[bytes], rng: random.Random, note: Write, table: Table, progress: dict[str, int]) -> None:
+    rx = ch.rx("team", ack=True, shared=True)
+    while True:
+        try:
+            for _ in range(rng.randrange(1, 8)):
+                got = rx.recv(0.05)
+                i = table.index(rx._member.unacked[-1].offset)
+                if got != message(i):
+                    raise Broken(f"team: not message {i}")
+        except TimeoutError:
+            pass
+        if rng.random() < 0.01:  # the other one has what this one had
+            rx.close()
+            rx = ch.rx("team", ack=True, shared=True)
+        n = rng.randint(0, rx.unacked)
+        if n and rng.random() < 0.7:
+            mine = [table.index(taken.offset) for taken in rx._member.unacked][:n]
+            note("ack", *mine)
+            rx.ack(n)
+            note("acked")
+            progress["team"] = table.index(rx.offset)
+
+
+# ---- the campaign ----
+
+
+@dataclass
+class Result:
+    """What a campaign did."""
+
+    kills: int = 0
+    sent: int = 0
+    received: int = 0
+    removed: int = 0  # messages whose segments are gone
+    beyond_gaps: int = 0  # lives that ended with something acknowledged beyond a gap
+    failures: list[str] = field(default_factory=list)
+
+
+def zygote(base: str, compression: str) -> None:
+    """Forks lives, as it is told: it has no channel open and no threads, so that a life costs a fork."""
+    small_files()
+    faulthandler.enable()
+    for seed in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                live(Path(base), seed.strip(), compression or None)
+            except BaseException:
+                (Path(base) / "failure").write_text(traceback.format_exc())
+            os._exit(3)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+@contextlib.contextmanager
+def _open_zygote(base: Path, compression: str | None) -> Iterator[Callable[[str], tuple[int, Callable[[], int]]]]:
+    code = "import sys; from tests.channel_crash.campaign import zygote; zygote(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(base), compression or ""]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        out = process.stdout
+
+        def born(seed: str) -> tuple[int, Callable[[], int]]:
+            print(seed, file=process.stdin, flush=True)
+            return int(out.readline()), lambda: int(out.readline())
+
+        yield born
+        process.stdin.close()
+
+
+def campaign(base: Path, kills: int, seed: int, compression: str | None) -> Result:
+    """So many lives, one after the other, over one channel."""
+    base.mkdir(parents=True, exist_ok=True)
+    rng, result = random.Random(seed), Result()
+    before = channel.CHANNEL_MESSAGE_BYTES, channel.INDEX_INTERVAL
+    small_files()
+    try:
+        with Channel(base / "channel", segment_bytes=SEGMENT_BYTES) as ch:
+            for name in ("solo", "team"):
+                ch.rx(name, ack=True).close()
+        with _open_zygote(base, compression) as born:
+            while result.kills < kills:
+                pid, ended = born(f"{seed} {result.kills}")
+                # Now and then while it is opening.
+                time.sleep(rng.uniform(0, 0.02) if rng.random() < 0.25 else 0.02 + rng.expovariate(15))
+                with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
+                    os.kill(pid, signal.SIGKILL)
+                if ended() != -signal.SIGKILL:
+                    result.failures.append((base / "failure").read_text())
+                    return result
+                result.kills += 1
+                result.beyond_gaps += bool(Notes(base).load().beyond)
+        _judge_the_end(base, result)
+    except Broken as broken:
+        result.failures.append(str(broken))
+    finally:
+        channel.CHANNEL_MESSAGE_BYTES, channel.INDEX_INTERVAL = before  # type: ignore[misc]
+    return result
+
+
+def _judge_the_end(base: Path, result: Result) -> None:
+    table = Table()
+    with Channel(base / "channel", segment_bytes=SEGMENT_BYTES) as ch:
+        state = judge(ch, Notes(base).load(), table)
+        result.sent, result.received = state.sent, state.solo
+        result.removed = table.index(ch.stats().first_offset)
+    if left := strays(base / "channel"):
+        raise Broken(f"files that do not belong there: {left}")
+    with Channel(base / "channel", segment_bytes=SEGMENT_BYTES) as ch:
+        if not ch.recovery.clean or ch.recovery.how != "clean":
+            raise Broken(f"after a clean close: {ch.recovery}")
+        judge(ch, state, table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.channel_crash.campaign", description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
+    a = parser.parse_args()
+    top = a.base or Path(tempfile.mkdtemp(prefix="campaign"))
+    kind = kernel.NAME + (", portable" if files.PORTABLE else "")
+    print(f"seed {a.seed}, {a.kills} kills, {kind} kernel, in {top}", flush=True)
+    left, number = a.kills, 0
+    while left > 0:
+        compression = (None, "zstd", "snappy", "gzip")[number % 4]
+        result = campaign(top / str(number), min(left, 100), a.seed + number, compression)
+        print(f"{number:4}  {result.kills} kills, {result.sent} sent, {result.received} received", flush=True)
+        if result.failures:
+            print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
+            return 1
+        left -= 100
+        number += 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""What the crash tests of the channel share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("tests.channel_crash.wreck", "tests.channel_crash.story")
+
+from tests.channel_crash.wreck import small_files  # noqa: E402
+from tests.queue.crash import Yard, open_yard  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def yard() -> Iterator[Yard]:
+    with open_yard() as yard:
+        yield yard
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _small() -> Iterator[None]:
+    """A file has room for a segment and the longest message, 64 MiB: here that is 2 KiB, or images would be huge."""
+    with pytest.MonkeyPatch.context() as patch:
+        small_files(patch)
+        yield

@@ -1,0 +1,26 @@
+"""SIGKILL of whole processes at random moments, some sixty times: see campaign.py, which kills as often as it is told."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.channel_crash.campaign import campaign
+from tests.queue.crash import NATIVE, Yard
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "30" if NATIVE else "10"))
+SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_what_was_acknowledged_holds_however_often_the_process_is_killed(yard: Yard, compression: str | None) -> None:
+    result = campaign(yard.keep(), KILLS, SEED, compression)
+    again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}"
+    assert not result.failures, "\n".join([*result.failures, again])
+    assert result.kills == KILLS
+    assert result.sent > 20 * KILLS
+    assert result.received > 10 * KILLS
+    assert result.beyond_gaps, "nothing was ever acknowledged beyond a gap: it proves nothing of that"
+    assert result.removed, "no segment was ever removed"
