@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KERNEL := $(wildcard src/penstock/kernel/*.pyx src/penstock/kernel/*.pxi src/penstock/kernel/*.h)
-USES := tests/queue tests/channel tests/channel_crash
+PYTEST := $(BIN)/python -m pytest -n 2
+USES := tests/queue tests/channel tests/channel_crash tests/topic tests/topic_crash tests/journal tests/journal_crash
 ARGS ?=
 
 .PHONY: help demo test lint bench torture clean
@@ -12,7 +13,8 @@ help:
 	@echo "make test     lint, types and every test, over both kernels (under 15 minutes on 2 cores)"
 	@echo "make lint     ruff and mypy alone"
 	@echo "make bench    figures beside other embedded logs and stores; ARGS=\"--help\" tells what can be narrowed"
-	@echo "make torture  10,000 kills of writers and readers (about half an hour); ARGS=\"--kills 500\" for fewer"
+	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"
+	@echo "              journal's process and of a topic's publishers and members (25 minutes); ARGS=\"--kills 500\" for fewer"
 	@echo "make clean    remove everything that was built"
 
 # The stamp names the extras that are installed; it is older than the sources when the kernel must be built again.
@@ -36,12 +38,12 @@ lint: $(VENV)/.ready-dev
 test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
-	  PENSTOCK_KERNEL=native $(BIN)/python -m pytest; \
-	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(BIN)/python -m pytest $(USES); \
-	  PENSTOCK_KERNEL=reference $(BIN)/python -m pytest $(USES); \
+	  PENSTOCK_KERNEL=native $(PYTEST); \
+	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) $(USES); \
+	  PENSTOCK_KERNEL=reference $(PYTEST) $(USES); \
 	else \
 	  echo "no native kernel here (no C compiler?): testing the reference kernel alone"; \
-	  PENSTOCK_KERNEL=reference $(BIN)/python -m pytest; \
+	  PENSTOCK_KERNEL=reference $(PYTEST); \
 	fi
 
 bench: $(VENV)/.ready-bench
@@ -49,6 +51,9 @@ bench: $(VENV)/.ready-bench
 
 torture: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.torture $(or $(ARGS),--kills 10000)
+	$(BIN)/python -m tests.topic_crash.campaign $(or $(ARGS),--kills 2000)
+	$(BIN)/python -m tests.channel_crash.campaign $(or $(ARGS),--kills 2000)
+	$(BIN)/python -m tests.journal_crash.campaign $(or $(ARGS),--kills 2000)
 
 clean:
 	rm -rf $(VENV) build dist site bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,9 +12,10 @@ from setuptools import Extension, setup
 HERE = "src/penstock/kernel"
 DEPENDS = [
     "buffered.pxi",
+    "taker.pxi",
     *(
         f"{name}.h"
-        for name in ("ahead", "buffered", "commit", "crc", "crc_tables", "frames", "pile", "shared", "writer")
+        for name in ("ahead", "buffered", "commit", "crc", "crc_tables", "frames", "pile", "shared", "wait", "writer")
     ),
 ]
 

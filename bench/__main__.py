@@ -39,6 +39,7 @@ examples:
   python -m bench                               everything, in under 20 minutes; leave the machine alone
   python -m bench --only append,read --size 100
   python -m bench --peers penstock,lmdb,noop    only these rows
+  python -m bench --only channel --peers penstock-channel,queue.Queue,asyncio.Queue --size 16,64,512
   python -m bench --dir /mnt/nvme/bench         on another file system (the logs go there and are removed)
 
 how to read it:
@@ -57,7 +58,7 @@ def _known(names: Iterable[str]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     scenarios = "\n".join(f"  {scenario.name:<14} {scenario.title}" for scenario in SCENARIOS.values())
-    groups = "\n".join(f"  {name:<14} {' and '.join(members)}" for name, members in GROUPS.items())
+    groups = "\n".join(f"  {name:<14} {', '.join(members)}" for name, members in GROUPS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=ABOUT,

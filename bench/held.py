@@ -24,6 +24,8 @@ class Figure:
 
 
 NOT_MEASURED = "not measured in this run"
+CHANNEL_BYTES = 512
+"""Messages of up to this size a channel hands over at the rates it is held to."""
 
 
 def _at_least(name: str, got: float | None, need: float, unit: str, scale: float = 1.0) -> Figure:
@@ -54,9 +56,12 @@ def _and_sustained(figure: Figure, ratio: float | None) -> Figure:
 
 
 def figures(results: Results) -> list[Figure]:
-    """All of them, at the smallest size measured: that is where the work per message shows."""
+    """All of them, at the smallest size measured: that is where the work per message shows. The channel's at every small one."""
     sizes = results.sizes()
-    return list(_figures(results, sizes[0])) if sizes else []
+    if not sizes:
+        return []
+    small = [size for size in sizes if size <= CHANNEL_BYTES] or sizes[:1]
+    return [*_figures(results, sizes[0]), *(figure for size in small for figure in _channel_figures(results, size))]
 
 
 def _figures(results: Results, size: int) -> Iterator[Figure]:
@@ -85,9 +90,16 @@ def _figures(results: Results, size: int) -> Iterator[Figure]:
     yield _at_least(f"read_arrow, {at}", arrow, 30e6, "M messages/s", 1e6)
 
     best = results.best_peer("durable-batch", size)
-    durable = _ratio(value("durable-batch", "penstock"), best.headline() if best else None)
+    best_rate = best.headline() if best else None
+    durable = _ratio(value("durable-batch", "penstock"), best_rate)
     against = f"the best peer ({best.label})" if best else "the best peer"
     yield _at_least(f"durable batches of 500 against {against}, {at}", durable, 1.3, "x")
+
+    for peer, what in (("penstock-topic", "topic: publish"), ("penstock-journal", "journal: append")):
+        rate, bare = value("durable-batch", peer), value("durable-batch", "grow-fdatasync")
+        figure = _at_least(f"{what}, durable batches of 500 against {against}, {at}", _ratio(rate, best_rate), 1.3, "x")
+        share = _ratio(rate, bare)
+        yield figure if share is None else replace(figure, got=f"{figure.got} ({share:.0%} of write+fdatasync in C)")
 
     two = value("two-writers", "penstock", "ratio")
     yield _at_least(f"two writers together against one, {at}", two, 0.5, "x")
@@ -111,12 +123,16 @@ def _figures(results: Results, size: int) -> Iterator[Figure]:
     yield Figure(figure.name, "< 50 ms", figure.got, None if opened is None else opened < 50)
 
     yield _at_least(f"recovery after kill -9, {at}", value("recovery", "penstock", "gb_per_s"), 1, "GB/s")
+    walked = value("recovery", "penstock-journal", "gb_per_s")
+    yield _at_least(f"journal: open and walk after kill -9, {at}", walked, 1, "GB/s")
 
+
+def _channel_figures(results: Results, size: int) -> Iterator[Figure]:
     for scenario, what, need in (
         ("append", "send", 2e6),
         ("append-batch", "send_many of 500", 5e6),
         ("read", "recv", 2e6),
         ("read-batch", "recv_many of 500", 5e6),
     ):
-        rate = value(scenario, "penstock-channel")
-        yield _at_least(f"channel: {what}, {at}", rate, need, "M messages/s", 1e6)
+        rate = results.value(scenario, size, "penstock-channel", "rate")
+        yield _at_least(f"channel: {what}, at {size} B", rate, need, "M messages/s", 1e6)

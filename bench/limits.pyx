@@ -106,9 +106,13 @@ cdef class DurableFile:
 
     def write(self, bytes data):
         """Write `data` and wait until it is on disk."""
-        cdef int failed
         if self.position + len(data) > self.size:
             self.position = 0
+        self.append(data)
+
+    def append(self, bytes data):
+        """The same behind what was written last, wherever the file ends."""
+        cdef int failed
         self._put(data, self.position)
         self.position += len(data)
         with nogil:

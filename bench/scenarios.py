@@ -332,5 +332,8 @@ _ALL = (
 )
 
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _ALL}
-GROUPS: dict[str, tuple[str, ...]] = {"open": ("open-clean", "recovery")}
+GROUPS: dict[str, tuple[str, ...]] = {
+    "open": ("open-clean", "recovery"),
+    "channel": ("append", "append-batch", "read", "read-batch"),
+}
 """Names that stand for several scenarios."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.peers.base import Peer
 from bench.peers.channel import PenstockChannel
 from bench.peers.diskcache import DiskCache
-from bench.peers.limits import Fifo, Memcpy, Noop, WriteSync
+from bench.peers.limits import Fifo, GrowSync, Memcpy, Noop, WriteSync
 from bench.peers.litequeue import LiteQueue
 from bench.peers.lmdb import Lmdb, LmdbTxn
 from bench.peers.memory import TaskQueue, ThreadQueue
@@ -14,11 +14,13 @@ from bench.peers.persist_queue import PersistQueue
 from bench.peers.plyvel import Plyvel
 from bench.peers.rocksdict import RocksDict
 from bench.peers.sqlite import Sqlite
+from bench.peers.topic import PenstockJournal, PenstockTopic
 
 _ALL: tuple[type[Peer], ...] = (
     Noop,
     Memcpy,
     WriteSync,
+    GrowSync,
     Fifo,
     ThreadQueue,
     TaskQueue,
@@ -27,6 +29,8 @@ _ALL: tuple[type[Peer], ...] = (
     PenstockEach,
     PenstockReference,
     PenstockChannel,
+    PenstockTopic,
+    PenstockJournal,
     Lmdb,
     LmdbTxn,
     RocksDict,

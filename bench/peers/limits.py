@@ -83,6 +83,19 @@ class WriteSync(Limit):
         self.file.close()
 
 
+class GrowSync(WriteSync):
+    """The same where nothing was written beforehand: a file that grows with every batch."""
+
+    name = "grow-fdatasync"
+    label = "write+fdatasync, growing"
+    settings = "pwrite + fdatasync, in C, of the same bytes as one buffer per batch, to the end of a file that grows"
+
+    def open(self) -> None:
+        self.job.directory.mkdir(parents=True, exist_ok=True)
+        self.file = self._native().DurableFile(str(self.job.directory / "limit"), 0)
+        self.append_batch = self.file.append  # type: ignore[method-assign]
+
+
 class Fifo(Limit):
     """The cheapest wake-up of another process that the kernel offers to Python."""
 

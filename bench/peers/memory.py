@@ -14,9 +14,9 @@ class ThreadQueue(Peer):
 
     name = "queue.Queue"
     group = "limit"
-    settings = "the standard library's queue.Queue: in memory, nothing survives the process; put, get_nowait"
-    supports = frozenset({"append", "read"})
-    consumes = frozenset({"read"})
+    settings = "the standard library's queue.Queue: in memory, nothing survives the process; put, get_nowait, and for batches a loop"
+    supports = frozenset({"append", "append-batch", "read", "read-batch"})
+    consumes = frozenset({"read", "read-batch"})
     _kept: ClassVar[dict[str, Any]] = {}  # what one object put, another one gets: there is no file
 
     def _make(self) -> Any:
@@ -43,12 +43,22 @@ class ThreadQueue(Peer):
             payload = get()
         return payload
 
+    def read_batch(self, count: int) -> Any:
+        get, left, last = self.queue.get_nowait, self.queue.qsize(), None
+        while left:
+            last = [get() for _ in range(min(count, left))]
+            left -= len(last)
+        return last[-1] if last else None
+
 
 class TaskQueue(ThreadQueue):
     """The event loop's, without the loop: its put_nowait and get_nowait need none."""
 
     name = "asyncio.Queue"
-    settings = "the standard library's asyncio.Queue: in memory, nothing survives the process; put_nowait, get_nowait"
+    settings = (
+        "the standard library's asyncio.Queue: in memory, nothing survives the process; put_nowait, get_nowait, and for "
+        "batches a loop"
+    )
 
     def _make(self) -> Any:
         return asyncio.Queue()

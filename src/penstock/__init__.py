@@ -3,14 +3,18 @@
 from penstock import codecs
 from penstock.channel import Channel, ChannelStats, Receiver, ReceiverStats, Sender
 from penstock.errors import (
+    BufferFull,
     CorruptRecord,
     CorruptSegment,
     DecodeError,
     DiskFull,
     EncodeError,
+    FilesMissing,
     InvalidAck,
+    InvalidCheck,
     InvalidOffset,
     InvalidPayload,
+    InvalidTopic,
     LogBusy,
     LogClosed,
     LogNotFound,
@@ -19,53 +23,80 @@ from penstock.errors import (
     PenstockError,
     ReadOnly,
     RecordGone,
+    RecordsLost,
+    RecoveryUnfinished,
     SettingsMismatch,
     SyncFailed,
     UnknownVersion,
     UnsupportedFileSystem,
 )
-from penstock.kernel import Message
+from penstock.journal import Appended, Checkpoint, Journal
+from penstock.kernel import Message, Record
 from penstock.options import Flush, Retention, Roll
 from penstock.queue import Appender, Queue
 from penstock.storage.damage import Loss
 from penstock.storage.recovery import Recovery
 from penstock.storage.tailer import Tailer
+from penstock.topic.group import GroupMember
+from penstock.topic.message import TopicMessage
+from penstock.topic.partition import PartitionStats
+from penstock.topic.publishing import Publication, Publications
+from penstock.topic.tailer import TopicTailer
+from penstock.topic.topics import Topic, Topics
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Appended",
     "Appender",
+    "BufferFull",
     "Channel",
     "ChannelStats",
+    "Checkpoint",
     "CorruptRecord",
     "CorruptSegment",
     "DecodeError",
     "DiskFull",
     "EncodeError",
+    "FilesMissing",
     "Flush",
+    "GroupMember",
     "InvalidAck",
+    "InvalidCheck",
     "InvalidOffset",
     "InvalidPayload",
+    "InvalidTopic",
+    "Journal",
     "LogBusy",
     "LogClosed",
     "LogNotFound",
     "Loss",
     "Message",
     "NotALog",
+    "PartitionStats",
     "PayloadTypeError",
     "PenstockError",
+    "Publication",
+    "Publications",
     "Queue",
     "ReadOnly",
     "Receiver",
     "ReceiverStats",
+    "Record",
     "RecordGone",
+    "RecordsLost",
     "Recovery",
+    "RecoveryUnfinished",
     "Retention",
     "Roll",
     "Sender",
     "SettingsMismatch",
     "SyncFailed",
     "Tailer",
+    "Topic",
+    "TopicMessage",
+    "TopicTailer",
+    "Topics",
     "UnknownVersion",
     "UnsupportedFileSystem",
     "codecs",

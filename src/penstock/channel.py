@@ -34,9 +34,10 @@ from penstock.options import (
     Roll,
 )
 from penstock.storage import files
-from penstock.storage.group import NOTHING, Group, Member, Nothing
+from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothing
 from penstock.storage.holder import Holder
 from penstock.storage.janitor import Janitor
+from penstock.storage.kept import Kept, Told
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.offsets import Offsets
@@ -54,7 +55,6 @@ Compression = Literal["snappy", "gzip", "zstd"]
 _METHODS: Final = {"snappy": Method.SNAPPY, "gzip": Method.GZIP, "zstd": Method.ZSTD}
 _PAGE: Final = 4096
 _NAP_S: Final = 0.5
-_NEVER: Final = 1 << 63
 _WRITTEN: Final = 0  # the slot of the write offset
 _DURABLE: Final = 511  # the slot of the offset up to which all was put on the disk, when that was last promised
 
@@ -122,44 +122,46 @@ class Receiver(Generic[T]):
         self._decode = channel._decode
         self._durable = channel.crash_consistent and name is not None
         self._closed = False
+        self._taker = group.taker
+        self._at_once: Callable[[Decode[T] | None], T | None] = group.taker.take
 
     # ---- receiving ----
 
     def recv(self, timeout_s: float | None = None) -> T:
         """The next message. At the end it waits: None for ever, else that many seconds, and then raises TimeoutError."""
-        found = self._take()
-        if found is NOTHING:
-            found = self._waited(self._take, timeout_s)
-        if self._durable and not self._group.acks:
-            self._channel._sync_offsets()
-        return found
+        before = self._taker.count  # as `_next`, without the call
+        try:
+            found = self._at_once(self._decode)
+        except BaseException:
+            self._group.undo(before)
+            raise
+        return found if found is not None else self._waited(self._take, timeout_s)
 
     def try_recv(self) -> T | None:
         """The next message, or None when there is none just now."""
-        found = self._take()
-        if found is NOTHING:
-            return None
-        if self._durable and not self._group.acks:
-            self._channel._sync_offsets()
-        return found
+        found = self._next()
+        return None if found is NOTHING else found
 
     def recv_many(self, n: int, timeout_s: float | None = None) -> list[T]:
         """Up to `n` messages, waiting for the first one only. Fewer before one that does not decode."""
         self._check_open()
         if n < 1:
             return []
+        return self._waited(lambda: self._take_many(n) or NOTHING, timeout_s)
 
-        def take() -> list[T] | Nothing:
-            return self._take_many(n) or NOTHING
-
-        found = take()
-        if found is NOTHING:
-            found = self._waited(take, timeout_s)
-        if self._durable and not self._group.acks:
-            self._channel._sync_offsets()
-        return found
+    def _next(self) -> T | Nothing:
+        """What the taker has at once, or else the slow way. A signal's exception may come right after it has taken something,
+        which is then not returned any more: so it is given back."""
+        before = self._taker.count
+        try:
+            found = self._at_once(self._decode)
+        except BaseException:
+            self._group.undo(before)
+            raise
+        return found if found is not None else self._take()
 
     def _take(self) -> T | Nothing:
+        """What cannot be had at once: the first one of a segment, one that does not decode, none at all."""
         if self._closed:
             self._check_open()
         if self._group.acks:
@@ -176,14 +178,12 @@ class Receiver(Generic[T]):
     def _waited(self, take: Callable[[], A | Nothing], timeout_s: float | None) -> A:
         """What `take` gives once there is something."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
+        while (found := take()) is NOTHING:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError(f"{self._channel.path}: nothing was sent for {timeout_s} s")
             self._group.wait(_NAP_S if left is None else min(left, _NAP_S))
-            found = take()
-            if found is not NOTHING:
-                return found
+        return found
 
     def __iter__(self) -> Iterator[T]:
         """The messages, waiting for more until the channel or this receiver is closed."""
@@ -198,15 +198,26 @@ class Receiver(Generic[T]):
         """The same without blocking the event loop."""
         while True:
             try:
-                found = self._take()
+                found = await self._synced() if self._durable and not self._group.acks else self._next()
                 if found is NOTHING:
                     await asyncio.to_thread(self._group.wait, _NAP_S)
                     continue
-                if self._durable and not self._group.acks:
-                    await asyncio.to_thread(self._channel._sync_offsets)
             except LogClosed:
                 return
             yield found
+
+    async def _synced(self) -> T | Nothing:
+        """The next message, when it is on the disk that it was received. If that is not waited for it comes again."""
+        self._check_open()
+        got = self._group.receive_taken(self._decode)
+        if got is None:
+            return NOTHING
+        try:
+            await asyncio.to_thread(self._channel._sync_offsets)
+        except BaseException:
+            self._group.unreceive([got[0]])
+            raise
+        return got[1]
 
     # ---- acknowledging ----
 
@@ -247,6 +258,7 @@ class Receiver(Generic[T]):
         """Stop receiving. What was not acknowledged goes to the others of the same name, or to the next one."""
         if not self._closed:
             self._closed = True
+            self._at_once = _none  # the others of the same name go on
             self._channel._leave(self.id, self._group, self._member)
 
     def _check_open(self) -> None:
@@ -305,13 +317,12 @@ class Channel(Generic[T]):
             raise ValueError(f"compression must be one of {', '.join(_METHODS)} or None, not {compression!r}")
         self._method = _METHODS[compression] if compression else None
         self._plain = isinstance(self.codec, type(codecs.bytes_()))
-        self._decode: Callable[[bytes], T] = self.codec.decode
-        if self._plain:
-            self._decode = _as_it_is  # what a reader gives is bytes already
+        # None: what a reader gives is bytes already.
+        self._decode: Decode[T] | None = None if self._plain else self.codec.decode
         self._groups: dict[str, Group] = {}
         self._unnamed: weakref.WeakSet[Group] = weakref.WeakSet()
         self._lock = threading.Lock()  # who has which name; before a group's
-        self._look_at = 0  # a receiver that passes this may leave a segment behind that nobody needs
+        self._look_at = NEVER  # a receiver that passes this may leave a segment behind that nobody needs
         self._read_only = read_only
         try:
             self._open(segment_bytes)
@@ -374,7 +385,7 @@ class Channel(Generic[T]):
                 done.cut(end)
                 self._offsets.store(slot, done.low)
                 cursors.store(name, slot, done.beyond)
-        self._offsets.sync()  # or after a power cut the old places would speak of what is sent from now on
+        self._sync_offsets()  # or after a power cut the old places would speak of what is sent from now on
         self._sync_names()
 
     # ---- the ends ----
@@ -404,7 +415,7 @@ class Channel(Generic[T]):
         with self._lock:
             self._open_log()  # not closed meanwhile, or nobody would close what is made here
             found = self._groups.get(name)
-            if found is None:
+            if found is None or not found.members:  # nobody came to be in it: that call was interrupted
                 found = self._groups[name] = self._make_group(log, name, ack)
                 found.shared = shared
             elif not (shared and found.shared):
@@ -420,7 +431,7 @@ class Channel(Generic[T]):
         while True:
             first = self._places.first
             try:
-                return Group(log, self._places, Ranges(first), _forget, acks=ack)
+                return Group(log, self._places, Ranges(first), Told(), acks=ack)
             except (InvalidOffset, RecordGone):
                 if self._places.first == first:
                     raise
@@ -435,11 +446,21 @@ class Channel(Generic[T]):
             slot = self._new_slot(offsets)
             with log.locked():  # segments are removed under the lock
                 offsets.store(slot, self._places.first)
-                offsets.sync()
+                self._sync_offsets()
                 log.cursors.store(name, slot)
                 self._sync_names()
         done = Ranges(max(offsets.load(slot), self._places.first), log.cursors.ranges(name))
-        return Group(log, self._places, done, self._keeper(log, name, slot, offsets), acks=ack)
+        kept = Kept(
+            name,
+            slot,
+            offsets,
+            log.cursors,
+            sync_offset=self._sync_offsets if self.crash_consistent else None,
+            sync_names=self._sync_names if self.crash_consistent else None,
+        )
+        group = Group(log, self._places, done, kept, acks=ack, on_reached=self._look_again)
+        group.watch(self._look_at)
+        return group
 
     def _new_slot(self, offsets: Offsets) -> int:
         taken = set(self._slots().values()) | {_WRITTEN, _DURABLE}
@@ -448,50 +469,17 @@ class Channel(Generic[T]):
             offsets.grow()
         return slot
 
-    def _keeper(self, log: Log, name: str, slot: int, offsets: Offsets) -> Callable[[Ranges], None]:
-        """What a group calls whenever what is done is about to change, which is with every message."""
-        store, ranged, last = offsets.storer(slot), bool(log.cursors.ranges(name)), offsets.load(slot)
-
-        def keep(done: Ranges) -> None:
-            nonlocal ranged, last
-            low = done.low
-            if done.beyond or ranged:
-                keep_ranges(done)
-            store(low)
-            before, last = last, low
-            if before < self._look_at <= low and self._janitor is not None:
-                self._janitor.look_again()
-
-        def keep_ranges(done: Ranges) -> None:
-            """Between the two stores a crash must not take back what was acknowledged: ranges go after the offset that
-            makes them void. A seek to an earlier place is the other way round."""
-            nonlocal ranged
-            if done.low > last:
-                store(done.low)
-                if self.crash_consistent:
-                    self._sync_offsets()
-            try:
-                log.cursors.store(name, slot, done.beyond)  # synced: a torn one would say nothing of its slot either
-            except BaseException:
-                store(last)
-                raise
-            ranged = bool(done.beyond)
-            if self.crash_consistent:
-                self._sync_names()
-
-        return keep
-
     def forget(self, name: str) -> None:
         """Remove a named receiver: what it held back may go."""
         log = self._open_log()
         log.appender()
         with self._lock:
-            if name in self._groups:
+            if name in self._groups and self._groups[name].members:
                 raise LogBusy(f"{self.path}: the receiver {name!r} is open; close it first")
+            self._groups.pop(name, None)
             log.cursors.forget(name)
             self._sync_names()  # before its slot is another's
-        if self._janitor is not None:
-            self._janitor.look_again()
+        self._look_again()
 
     # ---- facts ----
 
@@ -573,17 +561,27 @@ class Channel(Generic[T]):
 
     def _tidy(self, log: Log) -> None:
         """Remove what all named receivers have passed, and compress what is left of the finished segments."""
-        finished = sorted((s for s in log.finished().values() if s.sealed), key=lambda s: s.id)
-        self._look_at = _NEVER
-        for info in finished:
+        for info in sorted((s for s in log.finished().values() if s.sealed), key=lambda s: s.id):
             # Before looking at who has passed it: whoever does so from now on asks for another look.
-            self._look_at = self._places.end_of(info)
+            self._watch(self._places.end_of(info))
             if not self._passed_by_all(info) or not log.retire(info, unless=lambda s: not self._passed_by_all(s)):
                 break
         else:
-            self._look_at = _NEVER
+            self._watch(NEVER)
         if self._method is not None:
             compress_sealed(log, self._method)
+
+    def _watch(self, offset: int) -> None:
+        """Have receivers tell when they reach an offset that they have not passed yet."""
+        with self._lock:
+            self._look_at = offset
+            for group in self._groups.values():
+                group.watch(offset)
+
+    def _look_again(self) -> None:
+        janitor = self._janitor
+        if janitor is not None:
+            janitor.look_again()
 
     def _passed_by_all(self, info: SegmentInfo) -> bool:
         """While nobody is registered nothing is removed."""
@@ -667,8 +665,8 @@ def _as_it_is(data: Any) -> Any:
     return data
 
 
-def _forget(_: Ranges) -> None:
-    """A receiver without a name keeps nothing."""
+def _none(_: object) -> None:
+    """What a closed receiver has at once."""
 
 
 def _checked(settings: Settings) -> Settings:

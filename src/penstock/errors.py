@@ -8,6 +8,7 @@ PenstockError
 ├── InvalidTopic (ValueError)         no name for a topic
 ├── InvalidOffset (ValueError)        no record begins at that offset
 ├── InvalidAck (ValueError)           more than was received and not acknowledged
+├── InvalidCheck (ValueError)         no checkpoint is left to retire
 ├── LogClosed                         the object was closed, or its process forked away
 ├── ReadOnly                          opened with read_only=True, or its directory cannot be written
 ├── LogNotFound                       no log at that path
@@ -16,12 +17,16 @@ PenstockError
 ├── SettingsMismatch                  opened with other fixed settings than it was made with
 ├── UnsupportedFileSystem             it cannot hold the durability contract
 ├── LogBusy                           another process holds the log in a way that excludes this
-├── BufferFull                        too much waits to be written; append again later
+├── BufferFull (TimeoutError)         too much waits to be written; append again later
+├── RecordsLost                       records of a group could not be written, so it cannot be complete
+├── FilesMissing                      the numbers of a journal's files have a gap, or one comes twice
 ├── RecordGone                        the sequence was removed by retention, or does not exist yet
 ├── CorruptRecord                     a record before the end of the log is damaged
 ├── CorruptSegment                    the compressed stream of a segment is damaged
 ├── DiskFull (OSError)                no room; nothing was changed
 └── SyncFailed (OSError)              the disk refused a sync; the log takes no more appends until reopened
+
+RecoveryUnfinished (UserWarning)      a journal was closed before its recovery walk was finished
 """
 
 from __future__ import annotations
@@ -116,8 +121,34 @@ class InvalidAck(PenstockError, ValueError):
     """More was acknowledged than was received."""
 
 
-class BufferFull(PenstockError):
-    """More is waiting to be written than may. Nothing was appended; it works again when a batch is done."""
+class InvalidCheck(PenstockError, ValueError):
+    """Every checkpoint is retired already."""
+
+
+class RecordsLost(PenstockError):
+    """Records that were appended could not be written; whoever waited for them was told why."""
+
+
+class RecoveryUnfinished(UserWarning):
+    """A journal was closed, and what earlier sessions left was not walked to its end. It comes again."""
+
+
+class FilesMissing(PenstockError):
+    """The numbers of a journal's files have a gap, or one comes twice. Nothing was changed."""
+
+
+class BufferFull(PenstockError, TimeoutError):
+    """More is waiting to be written than may. It works again when a batch is done.
+
+    Nothing was appended, but of a list the first `taken`.
+    """
+
+    def __init__(self, message: str, taken: int = 0) -> None:
+        super().__init__(message)
+        self.taken = taken
+
+    def __reduce__(self) -> tuple[type, tuple[str, int]]:
+        return type(self), (str(self), self.taken)
 
 
 class RecordGone(PenstockError):

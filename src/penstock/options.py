@@ -16,6 +16,12 @@ MAX_FILE_SIZE_BYTES: Final = 1 << 40
 INDEX_INTERVAL: Final = 1024
 CHANNEL_SEGMENT_BYTES: Final = 512 << 20
 CHANNEL_MESSAGE_BYTES: Final = 64 << 20  # the longest message, with its frame
+JOURNAL_BUFFER_BYTES: Final = 64 << 20  # what may be appended and not yet on the disk
+TOPIC_SEGMENT_BYTES: Final = 1 << 20
+TOPIC_BATCH: Final = 500
+TOPIC_LINGER_S: Final = 0.1
+TOPIC_BUFFER_MESSAGES: Final = 100_000
+TOPIC_BUFFER_BYTES: Final = 64 << 20
 
 
 def _positive(name: str, value: float) -> None:

@@ -184,7 +184,7 @@ def test_messages_of_any_type_are_peeked_and_acknowledged(path: Path) -> None:
 def test_an_acknowledgement_that_a_full_disk_refuses_can_be_given_again(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond a gap it takes a file of its own."""
+    """Beyond a gap it takes a file of its own. To close one does not, nor to go on to a later place."""
 
     def full(path: Path, data: bytes, **_: object) -> None:
         raise OSError(28, "full")
@@ -201,20 +201,25 @@ def test_an_acknowledgement_that_a_full_disk_refuses_can_be_given_again(
         fast.ack(1)
         with monkeypatch.context() as patch:
             patch.setattr(files, "replace", full)
+            slow.ack(1)  # closes the gap
+            assert (fast.unacked, slow.unacked, fast.offset) == (1, 1, AT[2])
+            assert ch.stats().receivers["pool"].offset == AT[2]
             with pytest.raises(DiskFull):
-                slow.ack(1)  # closes the gap
-            assert (fast.unacked, slow.unacked, fast.offset) == (1, 2, 0)
-            assert ch.stats().receivers["pool"].offset == 0
+                slow.ack(1)
             with pytest.raises(DiskFull):
-                fast.seek(AT[10])
-            assert (fast.unacked, slow.unacked, fast.offset) == (1, 2, 0)
+                fast.seek(0)
+            assert (fast.unacked, slow.unacked, fast.offset) == (1, 1, AT[2])
             assert fast.peek(1) == [SENT[4]]
-        fast.ack(1)
         slow.ack(1)
-        assert (slow.unacked, slow.offset) == (1, AT[3])
-        slow.ack(1)
-        assert slow.offset == AT[4]
-        assert slow.recv() == SENT[4]
+        assert (slow.unacked, slow.offset) == (0, AT[2])
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "replace", full)
+            fast.ack(1)
+            assert slow.offset == AT[4]
+            assert slow.recv() == SENT[4]
+            fast.seek(AT[10])
+            assert (slow.unacked, slow.offset) == (0, AT[10])
+        assert slow.recv() == SENT[10]
 
 
 @pytest.mark.parametrize("crash_consistent", [False, True])
@@ -242,7 +247,7 @@ def test_a_crash_between_the_steps_of_an_acknowledgement_takes_none_back(
             for rx, messages in ((fast, [1, 2]), (slow, [0]), (fast, [3, 5]), (slow, [4])):
                 rx.ack(len(messages))
                 acked.update(messages)
-    assert len(copies) >= 8
+    assert len(copies) == 4  # only what goes beyond a gap, and what comes with that, takes more than one store
     for copy, before in copies:
         with Channel(copy) as ch:
             left = {SENT[i] for i in range(6)} & set(ch.rx("pool", ack=True).recv_many(6))

@@ -44,7 +44,7 @@ def settled(ch: Channel[Any]) -> None:
 # ---- leaving a segment ----
 
 
-@pytest.mark.parametrize("threshold", [1, 22, 23, 24, 1000])
+@pytest.mark.parametrize("threshold", [1, 8, 9, 32, 1000])
 def test_a_segment_is_left_before_a_message_once_it_holds_so_many_bytes(path: Path, threshold: int) -> None:
     with Channel(path, segment_bytes=threshold) as ch:
         send(ch, SENT[:60])
@@ -695,6 +695,8 @@ def test_segments_that_were_being_removed_when_the_process_died_do_not_come_back
         send(ch, SENT)
         last = max(numbers(path))
         until(lambda: plain(path) == {last}, "all but the last are compressed")
+        assert ch._log is not None
+        ch._log.sync()  # a copy is opened as after a power cut: what comes before it is to stay
         monkeypatch.setattr(files, "remove", copying)
         rx.recv_many(1000)
         until(lambda: not list(path.glob(f"segment.{last - 1}*")), "all but the last are removed")

@@ -3,8 +3,9 @@
     python -m tests.channel_crash.campaign --kills 2000 --seed 7
 
 Four threads: one sends, one receives, two share what a third name receives and acknowledge it out of order. Each notes in a
-small file of its own, which outlives it, what it is about to do and what was acknowledged. Every life begins with judging what
-the last one left: nothing acknowledged is lost or comes again, all else comes again, in order, and nothing is invented.
+small file of its own, which outlives it, what it is about to do. What was acknowledged of it is stored in a map, which outlives
+it too and costs little beside a send, so that most kills come in the midst of one. Every life begins with judging what the last
+one left: nothing acknowledged is lost or comes again, all else comes again, in order, and nothing is invented.
 PENSTOCK_KERNEL and PENSTOCK_PORTABLE are passed on. Used by test_kill.py.
 """
 
@@ -15,8 +16,10 @@ import bisect
 import contextlib
 import faulthandler
 import json
+import mmap
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +41,7 @@ SEGMENT_BYTES = 20_000
 MESSAGE_BYTES = 16 << 10
 INTERVAL = 16
 BACKLOG = 2000
+KILLS_A_ROUND = 100  # then a new channel, compressed in another way
 
 
 class Broken(Exception):
@@ -103,8 +107,26 @@ class State:
             self.team += 1
 
 
+class Ticks:
+    """How many were sent and received, each stored whole as soon as the call returned."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b" if path.exists() else "w+b") as f:
+            f.truncate(mmap.PAGESIZE)
+            self._words = memoryview(mmap.mmap(f.fileno(), mmap.PAGESIZE)).cast("Q")
+
+    def load(self, which: int) -> int:
+        return self._words[which]
+
+    def store(self, which: int, count: int) -> None:
+        self._words[which] = count
+
+
+SENT, SOLO = 0, 1
+
+
 class Notes:
-    """The notes of one life: a file for each thread, and the state they begin with."""
+    """The notes of one life: a file for each thread, the state they begin with, and how far they have come."""
 
     THREADS = ("sender", "solo", "one", "two")
 
@@ -113,6 +135,7 @@ class Notes:
         self._state = base / "state.json"
         self.life = 0
         self._fds: dict[str, int] = {}
+        self.ticks = Ticks(base / "ticks")
 
     def load(self) -> State:
         """What the last life left."""
@@ -121,33 +144,37 @@ class Notes:
             kept = json.loads(self._state.read_text())
             self.life = kept.pop("life")
             state = State(**{**kept, "beyond": set(kept["beyond"]), "acking": set()})
-        for thread in self.THREADS:
-            path = self._path(thread)
-            for line in path.read_text().split("\n")[:-1] if path.exists() else []:
-                kind, *numbers = line.split()
-                self._replay(state, kind, [int(n) for n in numbers])
-            # What this thread had begun and not ended stays under way: the threads have different kinds of notes, but two.
-            if thread == "one":
-                self._first = set(state.acking)
-                state.acking = set()
-        state.acking |= self._first
+        # Of lives that died before they had begun there are no notes, and the ticks may be the last one's.
+        state.sent, state.sending = self._reached("sender", SENT, state.sent)
+        state.solo, state.receiving = self._reached("solo", SOLO, state.solo)
+        under_way: set[int] = set()
+        for thread in ("one", "two"):
+            for kind, numbers in self._lines(thread):
+                if kind == "ack":
+                    state.acking = set(numbers)
+                else:
+                    state.done(state.acking)
+                    state.acking = set()
+            under_way |= state.acking
+            state.acking = set()
+        state.acking = under_way
         return state
 
-    @staticmethod
-    def _replay(state: State, kind: str, numbers: list[int]) -> None:
-        if kind == "send":
-            state.sending = numbers[0]
-        elif kind == "sent":
-            state.sent, state.sending = numbers[0], 0
-        elif kind == "receive":
-            state.receiving = numbers[0]
-        elif kind == "received":
-            state.solo, state.receiving = numbers[0], 0
-        elif kind == "ack":
-            state.acking = set(numbers)
-        elif kind == "acked":
-            state.done(state.acking)
-            state.acking = set()
+    def _reached(self, thread: str, which: int, before: int) -> tuple[int, int]:
+        """How many are acknowledged, and how many more may be: those of a batch, or one of a run of single calls."""
+        lines = self._lines(thread)
+        if not lines:
+            return before, 0
+        kind, (at, count) = lines[-1]
+        reached = max(at, self.ticks.load(which))
+        if kind == "over" or reached >= at + count:
+            return reached, 0
+        return reached, 1 if kind == "run" else count
+
+    def _lines(self, thread: str) -> list[tuple[str, list[int]]]:
+        path = self._path(thread)
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [(kind, [int(n) for n in numbers]) for kind, *numbers in map(str.split, lines)]
 
     def begin(self, state: State) -> None:
         """A new life, with what was found to be so."""
@@ -156,6 +183,8 @@ class Notes:
         for thread in self.THREADS:
             self._path(thread).unlink(missing_ok=True)
         files.replace(self._state, json.dumps(kept).encode(), durable=False)
+        self.ticks.store(SENT, state.sent)
+        self.ticks.store(SOLO, state.solo)
         for thread in self.THREADS:
             self._fds[thread] = os.open(self._path(thread), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -241,7 +270,7 @@ def live(base: Path, seed: str, compression: str | None) -> None:
 
         def guarded(act: Callable[..., None], name: str) -> None:
             try:
-                act(ch, random.Random(f"{seed} {name}"), notes.writer(name), table, progress)
+                act(ch, random.Random(f"{seed} {name}"), notes.writer(name), notes.ticks.store, table, progress)
             except BaseException:
                 with contextlib.suppress(FileExistsError), (base / "failure").open("x") as f:  # the first one tells
                     f.write(traceback.format_exc())
@@ -254,46 +283,66 @@ def live(base: Path, seed: str, compression: str | None) -> None:
 
 
 Write = Callable[..., None]
+Tick = Callable[[int, int], None]
+Progress = dict[str, int]
 
 
-def send(ch: Channel[bytes], rng: random.Random, note: Write, table: Table, progress: dict[str, int]) -> None:
+def send(ch: Channel[bytes], rng: random.Random, note: Write, tick: Tick, table: Table, progress: Progress) -> None:
     tx, n = ch.tx(), progress["sent"]
     while True:
         if n - min(progress["solo"], progress["team"]) > BACKLOG:
-            time.sleep(0.002)
+            time.sleep(0.0005)
             continue
-        count = rng.choices([1, rng.randrange(2, 20), 300], [30, 8, 1])[0]
-        note("send", count)
-        if count == 1:
-            tx.send(message(n))
+        kind, count = rng.choices(
+            [("run", 200), ("run", 1), ("batch", rng.randrange(2, 20)), ("batch", 300)], [4, 8, 4, 1]
+        )[0]
+        some = [message(n + i) for i in range(count)]
+        note(kind, n, count)
+        if kind == "run":
+            for m in some:
+                tx.send(m)
+                n += 1
+                tick(SENT, n)
         else:
-            tx.send_many([message(n + i) for i in range(count)])
-        n += count
-        note("sent", n)
+            tx.send_many(some)
+            n += count
+            tick(SENT, n)
         progress["sent"] = n
 
 
-def receive(ch: Channel[bytes], rng: random.Random, note: Write, table: Table, progress: dict[str, int]) -> None:
+def receive(ch: Channel[bytes], rng: random.Random, note: Write, tick: Tick, table: Table, progress: Progress) -> None:
     rx, n = ch.rx("solo"), progress["solo"]
     while True:
-        many = rng.choice([1, 1, 1, 30])
-        note("receive", many)
+        kind, count = rng.choice([("run", 200), ("run", 1), ("batch", 30)])
+        count = count if rng.random() < 0.1 else max(1, min(count, progress["sent"] - n))  # else it seldom has to wait
+        expected = [message(n + i) for i in range(count)]
+        note(kind, n, count)
         try:
-            got = [rx.recv(0.05)] if many == 1 else rx.recv_many(many, 0.05)
+            if kind == "run":
+                for m in expected:
+                    if rx.recv(0.05) != m:
+                        raise Broken(f"solo: not message {n}")
+                    n += 1
+                    tick(SOLO, n)
+            else:
+                got = rx.recv_many(count, 0.05)
+                n += len(got)
+                tick(SOLO, n)
+                if got != expected[: len(got)]:
+                    raise Broken(f"solo: not the messages before {n}")
         except TimeoutError:
-            got = []
-        if got != [message(n + i) for i in range(len(got))]:
-            raise Broken(f"solo: not messages {n} to {n + len(got) - 1}")
-        n += len(got)
-        note("received", n)
+            pass
+        note("over", n, 0)
         progress["solo"] = n
 
 
-def share(ch: Channel[bytes], rng: random.Random, note: Write, table: Table, progress: dict[str, int]) -> None:
+def share(ch: Channel[bytes], rng: random.Random, note: Write, tick: Tick, table: Table, progress: Progress) -> None:
     rx = ch.rx("team", ack=True, shared=True)
     while True:
         try:
-            for _ in range(rng.randrange(1, 8)):
+            # What is beyond a gap is put in a file: to keep up, some are acknowledged by the hundred.
+            behind = progress["sent"] - progress["team"] > BACKLOG // 2
+            for _ in range(500 if behind else rng.choice([1, 3, 7])):
                 got = rx.recv(0.05)
                 i = table.index(rx._member.unacked[-1].offset)
                 if got != message(i):
@@ -303,8 +352,8 @@ def share(ch: Channel[bytes], rng: random.Random, note: Write, table: Table, pro
         if rng.random() < 0.01:  # the other one has what this one had
             rx.close()
             rx = ch.rx("team", ack=True, shared=True)
-        n = rng.randint(0, rx.unacked)
-        if n and rng.random() < 0.7:
+        n = rx.unacked if behind or rng.random() < 0.5 else rng.randint(0, rx.unacked)
+        if n and (behind or rng.random() < 0.8):
             mine = [table.index(taken.offset) for taken in rx._member.unacked][:n]
             note("ack", *mine)
             rx.ack(n)
@@ -324,6 +373,9 @@ class Result:
     received: int = 0
     removed: int = 0  # messages whose segments are gone
     beyond_gaps: int = 0  # lives that ended with something acknowledged beyond a gap
+    sending: int = 0  # lives that ended in the midst of a send ...
+    receiving: int = 0  # ... of receiving what was there
+    acking: int = 0  # ... of acknowledging
     failures: list[str] = field(default_factory=list)
 
 
@@ -372,22 +424,44 @@ def campaign(base: Path, kills: int, seed: int, compression: str | None) -> Resu
                 ch.rx(name, ack=True).close()
         with _open_zygote(base, compression) as born:
             while result.kills < kills:
+                began = _life(base)
                 pid, ended = born(f"{seed} {result.kills}")
-                # Now and then while it is opening.
-                time.sleep(rng.uniform(0, 0.02) if rng.random() < 0.25 else 0.02 + rng.expovariate(15))
+                if rng.random() < 0.25:  # while it is opening, or judging
+                    time.sleep(rng.uniform(0, 0.02))
+                else:
+                    _wait_until_begun(base, pid, began)
+                    time.sleep(rng.expovariate(15))
                 with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
                     os.kill(pid, signal.SIGKILL)
                 if ended() != -signal.SIGKILL:
                     result.failures.append((base / "failure").read_text())
                     return result
                 result.kills += 1
-                result.beyond_gaps += bool(Notes(base).load().beyond)
+                state = Notes(base).load()
+                result.beyond_gaps += bool(state.beyond)
+                result.sending += bool(state.sending)
+                result.receiving += bool(state.receiving and state.solo < state.sent)
+                result.acking += bool(state.acking)
         _judge_the_end(base, result)
     except Broken as broken:
         result.failures.append(str(broken))
     finally:
         channel.CHANNEL_MESSAGE_BYTES, channel.INDEX_INTERVAL = before  # type: ignore[misc]
     return result
+
+
+def _life(base: Path) -> int:
+    return int(json.loads((base / "state.json").read_text())["life"]) if (base / "state.json").exists() else 0
+
+
+def _wait_until_begun(base: Path, pid: int, before: int) -> None:
+    """Until a life has judged the last one, and its threads are at work; or has ended."""
+    while _life(base) == before:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            time.sleep(0.001)
+            continue
+        return
 
 
 def _judge_the_end(base: Path, result: Result) -> None:
@@ -408,21 +482,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.channel_crash.campaign", description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=float, help="stop after this long, however many kills are done")
     parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
     a = parser.parse_args()
     top = a.base or Path(tempfile.mkdtemp(prefix="campaign"))
     kind = kernel.NAME + (", portable" if files.PORTABLE else "")
-    print(f"seed {a.seed}, {a.kills} kills, {kind} kernel, in {top}", flush=True)
-    left, number = a.kills, 0
-    while left > 0:
+    print(f"channel: seed {a.seed}, {a.kills} kills, {kind} kernel, in {top}", flush=True)
+    left, number, began = a.kills, 0, time.monotonic()
+    while left > 0 and (a.minutes is None or time.monotonic() - began < 60 * a.minutes):
         compression = (None, "zstd", "snappy", "gzip")[number % 4]
-        result = campaign(top / str(number), min(left, 100), a.seed + number, compression)
-        print(f"{number:4}  {result.kills} kills, {result.sent} sent, {result.received} received", flush=True)
+        result = campaign(top / str(number), min(left, KILLS_A_ROUND), a.seed + number, compression)
+        print(
+            f"{time.monotonic() - began:7.1f} s  {a.kills - left + result.kills:6} kills, of the last {result.kills} "
+            f"{result.sending} in a send, {result.receiving} in a receive, {result.acking} in an ack  "
+            f"{result.sent:8} sent  {result.received:8} received",
+            flush=True,
+        )
         if result.failures:
             print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
             return 1
-        left -= 100
+        left -= KILLS_A_ROUND
         number += 1
+    shutil.rmtree(top)
     return 0
 
 

@@ -206,7 +206,6 @@ def test_a_flip_in_the_header_of_a_finished_segment_costs_nothing(crashed: Image
                 assert ch.stats().write_offset == offsets(ALL)[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="the manifest does not say where the segments ended that were removed")
 @pytest.mark.parametrize("boot", ["same", "new"])
 def test_a_flip_in_the_header_of_the_only_segment_that_is_left_costs_nothing_and_is_reported(
     yard: Yard, boot: Boot

@@ -22,5 +22,9 @@ def test_what_was_acknowledged_holds_however_often_the_process_is_killed(yard: Y
     assert result.kills == KILLS
     assert result.sent > 20 * KILLS
     assert result.received > 10 * KILLS
-    assert result.beyond_gaps, "nothing was ever acknowledged beyond a gap: it proves nothing of that"
     assert result.removed, "no segment was ever removed"
+    if KILLS >= 30:  # or chance may have it otherwise
+        assert result.sending, "no kill came in the midst of a send"
+        assert result.receiving, "no kill came in the midst of receiving"
+        assert result.acking, "no kill came in the midst of acknowledging"
+        assert result.beyond_gaps, "nothing was ever acknowledged beyond a gap: it proves nothing of that"

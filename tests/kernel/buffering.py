@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +21,23 @@ from penstock.kernel.spec import FrameSpec
 from .conftest import JOURNAL, SLOT, need_native
 
 FOREVER = 3600.0
+INTERVAL = 4  # of the index
 MANY = 10**9
+
+
+class FileLock:
+    """A lock between processes: an open file of each one's own, since a thread's lock does not know of processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def acquire(self) -> None:
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        self.fd = fd
+
+    def release(self) -> None:
+        os.close(self.fd)
 
 
 class Slow(Exception):
@@ -36,8 +54,9 @@ class Rig:
         self.turn, self.base, self.start = turn, base, start
         self.slow: list[tuple[int, int, int]] = []
         self.errors: list[int] = []
+        self.rooms: list[mmap.mmap] = []
         self.on_slow: Callable[[int, int, int], None] = self.refuse
-        self.file_lock = None if robust else threading.Lock()
+        self.file_lock: Any = None if robust else threading.Lock()
         (path / "page").write_bytes(bytes(layout.PAGE_BYTES))
         self.page = self.map_page()
         self.page.init_lock()
@@ -49,6 +68,7 @@ class Rig:
         """A new segment, empty, and the page says so: a roll."""
         (self.path / name).write_bytes(b"H" * self.start)
         (self.path / f"{name}.time").write_bytes(b"T" * 64)
+        (self.path / f"{name}.index").write_bytes(struct.pack("<QQ", INTERVAL, 0).ljust(256, b"\0"))
         self.turn, self.base = turn, base
         self.page.store(layout.BASES[turn & 1], base)
         self.slot(end=self.start, next=base, dirty_end=self.start, dirty_next=base)
@@ -57,17 +77,24 @@ class Rig:
     def map_page(self) -> Any:
         with (self.path / "page").open("r+b") as file:
             room = mmap.mmap(file.fileno(), layout.PAGE_BYTES)
+        self.rooms.append(room)
         return self.kernel.ControlPage(room, self.file_lock)
+
+    def share(self) -> None:
+        """Lock in a way that other processes know of."""
+        if not self.robust:
+            self.file_lock = FileLock(self.path / "lock")
+            self.page = self.map_page()
 
     def open(self, name: str) -> int:
         self.fds.append(os.open(self.path / name, os.O_RDWR))
         return self.fds[-1]
 
     def attach(self, buffered: Any, name: str = "data", **changed: Any) -> None:
-        place = {"turn": self.turn, "start": self.start, "limit": 1 << 40} | changed
-        fds = place.pop("data_fd", None), place.pop("times_fd", None)
-        data, times = (self.open(n) if fd is None else fd for n, fd in zip((name, f"{name}.time"), fds, strict=True))
-        buffered.attach(data, times, **place)
+        place = {"turn": self.turn, "start": self.start, "limit": 1 << 40, "interval": INTERVAL} | changed
+        names = {"data_fd": name, "times_fd": f"{name}.time", "index_fd": f"{name}.index"}
+        fds = [place.pop(key) if key in place else self.open(file) for key, file in names.items()]
+        buffered.attach(*fds, **place)
 
     def buffered(self, spec: FrameSpec = JOURNAL, *, attach: bool = True, page: Any = None, **options: Any) -> Any:
         """Writes when asked to by `flush`, unless told otherwise."""
@@ -112,6 +139,30 @@ class Rig:
         content = (self.path / f"{name}.time").read_bytes()
         assert content[:64] == b"T" * 64
         return list(struct.iter_unpack("<qQ", content[64:]))
+
+    def index(self, name: str = "data") -> tuple[int, list[tuple[int, int]]]:
+        """(interval, entries) of the index, as many as it counts."""
+        content = (self.path / f"{name}.index").read_bytes()
+        interval, count = struct.unpack_from("<QQ", content)
+        assert content[16:256] == bytes(240)
+        assert len(content) >= 256 + 16 * count
+        return interval, list(struct.iter_unpack("<QQ", content[256 : 256 + 16 * count]))
+
+    def check_index(
+        self, spec: FrameSpec = JOURNAL, name: str = "data", interval: int = INTERVAL, base: int | None = None
+    ) -> None:
+        """Every record that is due is in the index, with its place, and no other."""
+        base, starts = self.base if base is None else base, [self.start]
+        for frame in self.frames(spec, name):
+            starts.append(starts[-1] + len(frame))
+        numbered = list(enumerate(starts[:-1], base))
+        assert self.index(name)[1] == numbered[::interval]
+
+    def mark(self) -> tuple[int, int, int] | None:
+        """The durable mark: (segment, end, next)."""
+        body, crc = self.rooms[0][512:536], int.from_bytes(self.rooms[0][536:540], "little")
+        segment, end, next_ = struct.unpack("<QQQ", body)
+        return (segment, end, next_) if any(body) and crc == zlib.crc32(body) else None
 
     def frames(self, spec: FrameSpec = JOURNAL, name: str = "data") -> list[bytes]:
         content, out, at = self.data(name), [], 0

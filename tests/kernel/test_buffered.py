@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -124,20 +125,25 @@ def test_time_never_runs_backwards(new_rig: NewRig) -> None:
     assert [us for us, _ in rig.entries()] == [-ahead, ahead, ahead]
 
 
-def test_these_words_change_and_no_others(new_rig: NewRig) -> None:
+@pytest.mark.parametrize("sync", [True, False])
+def test_these_words_change_and_no_others(new_rig: NewRig, sync: bool) -> None:
     rig = new_rig()
     offsets = [o for o in range(0, layout.PAGE_BYTES, 8) if not layout.LOCK <= o < layout.TURN]
     before = {offset: rig.page.load(offset) for offset in offsets}
-    buffered = rig.buffered()
+    rig.slot(segment=7)
+    before[layout.SLOTS[1]] = 7
+    buffered = rig.buffered(sync=sync)
     buffered.append_many([b"12345678", b""])
     put(buffered)
     slot = layout.SLOTS[1]
+    mark = [7, 32, 102, zlib.crc32(struct.pack("<QQQ", 7, 32, 102))]
     assert {offset: rig.page.load(offset) for offset in offsets if rig.page.load(offset) != before[offset]} == {
         slot + layout.END: 32,
         slot + layout.NEXT: 102,
         slot + layout.DIRTY_END: 32,
         slot + layout.DIRTY_NEXT: 102,
         slot + layout.LAST_US: rig.entries()[-1][0],
+        **({512 + 8 * i: word for i, word in enumerate(mark)} if sync else {}),
     }
 
 
@@ -736,6 +742,6 @@ def test_both_kernels_write_the_same(
         buffered.close()
         sums = [((us > 0) - (us < 0), crc) for us, crc in rig.entries()]
         numbers = [(batch.first, batch.count, place) for batch, place in places]
-        results.append((rig.data(), sums, numbers, buffered.state, rig.ends()))
+        results.append((rig.data(), sums, numbers, buffered.state, rig.ends(), rig.index()))
         rig.clean()
     assert results[0] == results[1]

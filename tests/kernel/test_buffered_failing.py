@@ -138,6 +138,9 @@ def test_a_roll(new_rig: NewRig) -> None:
     for name in names:  # each ends with a batch that is whole
         assert rig.entries(name)[-1][0] > 0
         assert [crc for _, crc in rig.entries(name)] == [rig.kernel.crc64(f) for f in rig.frames(name=name)]
+    bases = [100 + sum(map(len, files[:i])) for i in range(len(files))]
+    for name, base in zip(names, bases, strict=True):
+        rig.check_index(name=name, base=base)
 
 
 def test_the_limit_is_exact(new_rig: NewRig) -> None:
@@ -233,7 +236,7 @@ def test_a_lock_that_cannot_be_taken(new_rig: NewRig) -> None:
         def release(self) -> None:
             raise AssertionError
 
-    rig.file_lock = Broken()  # type: ignore[assignment]
+    rig.file_lock = Broken()
     buffered = rig.buffered(page=rig.map_page())
     buffered.append(b"x")
     with pytest.raises(Slow, match="no lock"):
@@ -431,6 +434,7 @@ def test_two_take_turns(new_rig: NewRig) -> None:
     assert ends == [first + count for first, count in batches]  # batches of one do not mix with the other's
     stamps = [abs(us) for us, _ in rig.entries()]
     assert stamps == sorted(stamps)
+    rig.check_index()
 
 
 def child(work: Callable[[], None]) -> int:
@@ -446,21 +450,7 @@ def child(work: Callable[[], None]) -> int:
 
 def test_a_process_killed_over_a_batch(new_rig: NewRig) -> None:
     rig = new_rig()
-    if rig.file_lock is not None:
-        fcntl = pytest.importorskip("fcntl")
-
-        class FileLock:
-            """A flock of each process's own, since a thread's lock does not know of processes."""
-
-            def acquire(self) -> None:
-                self.fd = os.open(rig.path / "lock", os.O_RDWR | os.O_CREAT)
-                fcntl.flock(self.fd, fcntl.LOCK_EX)
-
-            def release(self) -> None:
-                os.close(self.fd)
-
-        rig.file_lock = FileLock()  # type: ignore[assignment]
-        rig.page = rig.map_page()
+    rig.share()
     buffered = rig.buffered()
     buffered.append(b"before")
     put(buffered)
@@ -664,7 +654,7 @@ page.init_lock()
 fds = [os.open(f"{sys.argv[2]}/{name}", os.O_RDWR | os.O_CREAT) for name in ("data", "time")]
 def make():
     def on_slow(*code):
-        buffered.attach(*fds, turn=0, start=0, limit=10**9)
+        buffered.attach(*fds, -1, turn=0, start=0, limit=10**9, interval=0)
     buffered = kernel.Buffered(page, kernel.FrameSpec(), on_slow, print, batch_records=10**9, linger_s=3600.0,
                                most_bytes=10**9, segment_bytes=10**9, sync=True)
     return buffered

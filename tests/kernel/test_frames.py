@@ -46,7 +46,7 @@ each_vector = pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vect
 def test_the_vectors_are_there() -> None:
     assert [vector.spec for vector in VECTORS] == [
         CHANNEL,
-        JOURNAL,
+        FrameSpec(shift=8, state_bytes=16),
         QUEUE,
         FrameSpec(sum_bytes=8, zero_ends=True),
         TOPIC,

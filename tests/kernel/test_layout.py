@@ -10,6 +10,7 @@ import pytest
 import penstock.kernel
 from penstock.kernel import _reference, layout, spec
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, SPACE
+from penstock.storage import control
 
 from .conftest import SLOT, Rig, Slow
 
@@ -55,6 +56,10 @@ def test_constants_are_those_of_the_headers() -> None:
             assert getattr(spec, name) == int(value), name
     assert f"PS_COMPANION_HEADER {_reference.COMPANION_HEADER}\n" in source
     assert f"PS_INDEX_HEADER {_reference.INDEX_HEADER}\n" in source
+    source = (HERE / "commit.h").read_text()
+    assert f"PS_DURABLE_AT {layout.DURABLE}\n" in source
+    assert f"PS_PAGE_BYTES {layout.PAGE_BYTES}\n" in source
+    assert layout.DURABLE == control._DURABLE_AT
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, 2**40 + 1])

@@ -23,6 +23,8 @@ SPEC: Final = FrameSpec(big_endian=True, sum_bytes=4, sum_first=True)
 CUT_WHEN_SEALED: Final = True
 SAYS_BEGIN: Final = True
 SPILLS: Final = True
+GROWS: Final = False
+INDEXED: Final = True
 CURSORS_ARE_SEQUENCES: Final = False
 
 _HEADER: Final = struct.Struct(">IQ")

@@ -18,10 +18,12 @@ NAME: Final = "journal"
 VERSION: Final = 1
 HEADER_BYTES: Final = 0
 
-SPEC: Final = FrameSpec(shift=8)
+SPEC: Final = FrameSpec(shift=8, state_bytes=16)
 CUT_WHEN_SEALED: Final = True
 SAYS_BEGIN: Final = False
 SPILLS: Final = False
+GROWS: Final = True
+INDEXED: Final = False
 CURSORS_ARE_SEQUENCES: Final = True
 MAX_FILE_BYTES: Final = 4 << 20
 MAX_RECORD_BYTES: Final = 1 << 20  # with its head

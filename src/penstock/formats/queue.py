@@ -23,6 +23,8 @@ SPEC: Final = FrameSpec(sum_bytes=8, sum_covers_head=True, zero_ends=True)
 SAYS_BEGIN: Final = False
 CUT_WHEN_SEALED: Final = False
 SPILLS: Final = False
+GROWS: Final = False
+INDEXED: Final = True
 CURSORS_ARE_SEQUENCES: Final = True
 _PAYLOAD_ONLY: Final = FrameSpec(sum_bytes=8, zero_ends=True)
 _RUST: Final = FrameSpec(sum_bytes=4, sum_covers_head=True, zero_ends=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from penstock.errors import InvalidTopic
-from penstock.kernel import FrameSpec
+from penstock.kernel import Buffer, FrameSpec, fnv1a
 
 NAME: Final = "topic"
 VERSION: Final = 1
@@ -21,13 +21,12 @@ SPEC: Final = FrameSpec(big_endian=True)
 CUT_WHEN_SEALED: Final = True
 SAYS_BEGIN: Final = False
 SPILLS: Final = False
+GROWS: Final = True
+INDEXED: Final = True
 CURSORS_ARE_SEQUENCES: Final = True
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _FILE: Final = re.compile(r"partition_(0|[1-9][0-9]{0,18})_segment_(0|[1-9][0-9]{0,18})\.log")
-_BASIS: Final = 0xCBF29CE484222325
-_PRIME: Final = 0x100000001B3
-_MASK: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,8 @@ class Header:
 
 
 class Place(NamedTuple):
-    """What the path of a file says."""
+    """What the name of a file says."""
 
-    topic: str
     partition: int
     segment: int
 
@@ -62,24 +60,21 @@ def check_topic(topic: str) -> str:
 
 
 def parse(path: str) -> Place | None:
-    """What the path of a file within the log directory says, or None when it is no topic file's.
+    """What the path of a file within the topic's directory says, or None when it is no segment's.
 
-    >>> parse("orders/partition_0_segment_2.log")
-    Place(topic='orders', partition=0, segment=2)
-    >>> parse("orders/partition_00_segment_2.log")
+    >>> parse("partition_0_segment_2.log")
+    Place(partition=0, segment=2)
+    >>> parse("partition_00_segment_2.log")
     """
-    topic, _, file = path.partition("/")
-    m = _FILE.fullmatch(file)
-    if not m or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        return None
-    return Place(topic, int(m[1]), int(m[2]))
+    m = _FILE.fullmatch(path)
+    return Place(int(m[1]), int(m[2])) if m else None
 
 
 class Partition:
     """The files of one partition of a topic.
 
-    >>> Partition("orders", 0).name(2)
-    'orders/partition_0_segment_2.log'
+    >>> Partition(0).name(2)
+    'partition_0_segment_2.log'
     """
 
     NAME = NAME
@@ -89,17 +84,18 @@ class Partition:
     CUT_WHEN_SEALED = CUT_WHEN_SEALED
     SAYS_BEGIN = SAYS_BEGIN
     SPILLS = SPILLS
+    GROWS = GROWS
+    INDEXED = INDEXED
     CURSORS_ARE_SEQUENCES = CURSORS_ARE_SEQUENCES
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, partition: int) -> None:
         if partition < 0:
             raise ValueError(f"partition {partition}: they are numbered from 0")
-        self.topic = check_topic(topic)
         self.partition = partition
 
     def name(self, segment: int) -> str:
-        """The file's path within the log directory."""
-        return f"{self.topic}/partition_{self.partition}_segment_{segment}.log"
+        """The file's path within the topic's directory."""
+        return f"partition_{self.partition}_segment_{segment}.log"
 
     def beside(self, name: str, suffix: str) -> str:
         """The path of the file with this suffix that belongs to a segment."""
@@ -108,7 +104,7 @@ class Partition:
     def parse(self, path: str) -> int | None:
         """The id of the segment with this path, or None when it is not this partition's."""
         found = parse(path)
-        return found.segment if found and found[:2] == (self.topic, self.partition) else None
+        return found.segment if found and found.partition == self.partition else None
 
     def compressed_name(self, segment: int) -> str | None:
         """A topic's files are never compressed."""
@@ -134,19 +130,7 @@ class Partition:
         return Header()
 
 
-def fnv1a(key: bytes | bytearray | memoryview) -> int:
-    """FNV-1a of 64 bits.
-
-    >>> hex(fnv1a(b"foobar"))
-    '0x85944171f73967e8'
-    """
-    value = _BASIS
-    for byte in memoryview(key).cast("B"):
-        value = (value ^ byte) * _PRIME & _MASK
-    return value
-
-
-def partition_of(key: bytes | bytearray | memoryview, partitions: int) -> int:
+def partition_of(key: Buffer, partitions: int) -> int:
     """The partition that messages with this key go to, of so many. Fixed: changing it would tear keys apart.
 
     >>> partition_of(b"customer-7", 4)

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
     from penstock.kernel import _native as _buffered
     from penstock.kernel import _native as _chosen
+    from penstock.kernel import _native as _taker
 elif _wanted == "reference":
     from penstock.kernel import _reference as _chosen
     from penstock.kernel import _reference_buffered as _buffered
+    from penstock.kernel import _reference_taker as _taker
 else:
     try:
-        _chosen = _buffered = import_module(
+        _chosen = _buffered = _taker = import_module(
             "penstock.kernel._native"
         )  # `from … import` would blame a circular import when it is missing
     except ImportError as error:
@@ -36,6 +38,7 @@ else:
             ) from error
         from penstock.kernel import _reference as _chosen
         from penstock.kernel import _reference_buffered as _buffered
+        from penstock.kernel import _reference_taker as _taker
 
         warnings.warn(
             f"penstock runs on its reference kernel, tens of times slower: {error}; install a C compiler and "
@@ -54,17 +57,24 @@ Buffered = _buffered.Buffered
 ControlPage = _chosen.ControlPage
 Message = _chosen.Message
 Reader = _chosen.Reader
+Record = _chosen.Record
+Taker = _taker.Taker
 Writer = _chosen.Writer
 crc32 = _chosen.crc32
 crc64 = _chosen.crc64
 crc_path = _chosen.crc_path
 encode = _chosen.encode
+encode_arrow = _chosen.encode_arrow
 encode_many = _chosen.encode_many
+entries = _chosen.entries
+fnv1a = _chosen.fnv1a
+records = _chosen.records
 release = _chosen.release
 resync = _chosen.resync
 scan = _chosen.scan
 store_big = _chosen.store_big
 touch = _chosen.touch
+wait_any = _chosen.wait_any
 
 __all__ = [
     "NAME",
@@ -76,16 +86,23 @@ __all__ = [
     "FrameSpec",
     "Message",
     "Reader",
+    "Record",
     "Scan",
+    "Taker",
     "Writer",
     "crc32",
     "crc64",
     "crc_path",
     "encode",
+    "encode_arrow",
     "encode_many",
+    "entries",
+    "fnv1a",
+    "records",
     "release",
     "resync",
     "scan",
     "store_big",
     "touch",
+    "wait_any",
 ]

@@ -8,7 +8,8 @@ Every method that may be slow or sleep releases the GIL; an append of one record
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport INT64_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from cpython.pythread cimport PyThread_get_thread_ident
+from libc.stdint cimport INT64_MAX, INT64_MIN, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -42,6 +43,13 @@ cdef extern from "ahead.h" nogil:
 cdef extern from "writer.h" nogil:
     ctypedef struct ps_spec:
         uint8_t big, shift, sum, sum_first, sum_head, zero_ends
+        uint16_t state
+    ctypedef struct ps_entry:
+        int64_t us
+        uint64_t sum
+    ctypedef struct ps_sums:
+        const ps_entry *at
+        uint64_t count
     ctypedef struct ps_scan:
         uint64_t count, pos
         int reason
@@ -73,7 +81,7 @@ cdef extern from "writer.h" nogil:
     ctypedef struct ps_batch:
         uint64_t first, at
     enum: EBUSY, EINTR
-    enum: PS_HAVE_ROBUST, PS_OK, PS_AFTER, PS_COMPANION_HEADER, PS_INDEX_HEADER
+    enum: PS_HAVE_ROBUST, PS_OK, PS_AFTER, PS_CHECKSUM, PS_STATE_KIND, PS_COMPANION_HEADER, PS_INDEX_HEADER
     uint64_t ps_crc64(uint64_t crc, const uint8_t *p, size_t n)
     uint32_t ps_crc32(uint32_t crc, const uint8_t *p, size_t n)
     void ps_crc_init()
@@ -82,14 +90,18 @@ cdef extern from "writer.h" nogil:
     uint64_t ps_swap64(uint64_t v, int big)
     uint64_t ps_overhead(ps_spec s)
     uint64_t ps_max_payload(ps_spec s)
+    uint32_t ps_length(ps_spec s, uint32_t head)
     uint32_t ps_put_body(ps_spec s, uint8_t *dst, const uint8_t *payload, uint32_t n, uint32_t kind)
     void ps_put_head(uint8_t *dst, uint32_t head)
     const uint8_t *ps_payload(ps_spec s, const uint8_t *frame)
+    uint32_t ps_kind(ps_spec s, const uint8_t *frame)
+    ps_sums ps_sums_from(ps_sums sums, uint64_t i)
+    int ps_differs(ps_sums sums, uint64_t i, const uint8_t *frame, uint64_t size)
     uint64_t ps_check(ps_spec s, const uint8_t *p, uint64_t room, int verify, int *reason)
     ps_scan ps_walk(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
-                    uint64_t every, uint64_t *points, uint64_t room)
+                    ps_sums sums, uint64_t every, uint64_t *points, uint64_t room)
     ps_scan ps_gather(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
-                      int32_t *offsets, uint8_t *out, uint64_t room)
+                      ps_sums sums, int32_t *offsets, uint8_t *out, uint64_t room)
     uint64_t ps_resync(ps_spec s, const uint8_t *buf, uint64_t start, uint64_t anchor)
     int ps_mutex_init(ps_control *c)
     int ps_lock_try(ps_control *c)
@@ -117,6 +129,14 @@ cdef extern from "writer.h" nogil:
     uint64_t PS_LOAD(uint64_t *p)
     void PS_STORE(uint64_t *p, uint64_t v)
 
+cdef extern from "wait.h" nogil:
+    ctypedef struct ps_bell:
+        ps_control *ctl
+        uint64_t segment, end
+        uint32_t seen
+    enum: EAGAIN, ETIMEDOUT, PS_BELLS_MOST
+    int ps_bells_wait(const ps_bell *bells, size_t count, double timeout_s)
+
 cdef extern from *:
     """
     static void ps_waiters_raise(ps_control *c) { __atomic_store_n(&c->waiters, 1, __ATOMIC_SEQ_CST); }
@@ -130,14 +150,15 @@ cdef extern from *:
     #include <structmember.h>
     /* Make the last field of a type, an object, a plain slot: the interpreter reads one in place, a getter is a call. */
     static int ps_slot_of_last(PyObject *type, const char *name, const char *doc) {
-        static PyMemberDef slot;
         PyTypeObject *t = (PyTypeObject *)type;
-        slot.name = (char *)name;
-        slot.type = T_OBJECT_EX;
-        slot.offset = t->tp_basicsize - (Py_ssize_t)sizeof(PyObject *);
-        slot.flags = READONLY;
-        slot.doc = (char *)doc;
-        PyObject *made = PyDescr_NewMember(t, &slot);
+        PyMemberDef *slot = PyMem_Calloc(1, sizeof *slot);  /* each type its own, for as long as that lives */
+        if (!slot) { PyErr_NoMemory(); return -1; }
+        slot->name = (char *)name;
+        slot->type = T_OBJECT_EX;
+        slot->offset = t->tp_basicsize - (Py_ssize_t)sizeof(PyObject *);
+        slot->flags = READONLY;
+        slot->doc = (char *)doc;
+        PyObject *made = PyDescr_NewMember(t, slot);
         if (!made) return -1;
         int rc = PyDict_SetItemString(t->tp_dict, name, made);
         Py_DECREF(made);
@@ -155,6 +176,7 @@ ROBUST = bool(PS_HAVE_ROBUST)
 cdef object _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
 cdef object _timedelta = _datetime.timedelta
 cdef uint64_t _DROP_BEHIND = 32 << 20
+cdef double _LOOK_S = 0.05      # how long `wait_any` sleeps before it looks for signals: another thread may have taken one
 
 
 def crc64(data, uint64_t value=0):
@@ -177,23 +199,46 @@ def crc32(data, uint32_t value=0):
         PyBuffer_Release(&b)
 
 
+def fnv1a(data):
+    """FNV-1a, of 64 bits, of `data`."""
+    cdef Py_buffer b
+    cdef uint64_t value = 0xCBF29CE484222325ULL
+    cdef Py_ssize_t i
+    PyObject_GetBuffer(data, &b, PyBUF_SIMPLE)
+    try:
+        for i in range(b.len):
+            value = (value ^ (<const uint8_t *> b.buf)[i]) * 0x100000001B3ULL
+        return value
+    finally:
+        PyBuffer_Release(&b)
+
+
 def store_big(data, uint64_t offset, uint64_t stride, uint64_t copies, uint64_t value):
     """Store a number at an aligned place, and at further ones `stride` apart, big-endian, each in one piece: whoever looks,
     also after our death, sees each whole."""
     cdef Py_buffer b
-    cdef uint64_t last = offset + stride * (copies - 1)
     PyObject_GetBuffer(data, &b, PyBUF_WRITABLE)
     try:
-        if (not copies or copies > 64 or stride > 1 << 32 or (offset | stride | <uint64_t> <uintptr_t> b.buf) % 8
-                or offset > <uint64_t> b.len or last + 8 > <uint64_t> b.len):
-            raise ValueError(f"no aligned places from {offset} to {last}")
-        value = ps_swap64(value, 1)
-        while copies:
-            PS_STORE(<uint64_t *> (<uint8_t *> b.buf + offset), value)
-            offset += stride
-            copies -= 1
+        _check_places(&b, offset, stride, copies)
+        _store_big(<uint8_t *> b.buf + offset, stride, copies, value)
     finally:
         PyBuffer_Release(&b)
+
+
+cdef int _check_places(Py_buffer *b, uint64_t offset, uint64_t stride, uint64_t copies) except -1:
+    cdef uint64_t last = offset + stride * (copies - 1)
+    if (not copies or copies > 64 or stride > 1 << 32 or (offset | stride | <uint64_t> <uintptr_t> b.buf) % 8
+            or offset > <uint64_t> b.len or last + 8 > <uint64_t> b.len):
+        raise ValueError(f"no aligned places from {offset} to {last}")
+    return 0
+
+
+cdef inline void _store_big(uint8_t *at, uint64_t stride, uint64_t copies, uint64_t value) noexcept nogil:
+    value = ps_swap64(value, 1)
+    while copies:
+        PS_STORE(<uint64_t *> at, value)
+        at += stride
+        copies -= 1
 
 
 def crc_path():
@@ -214,6 +259,7 @@ cdef ps_spec _spec(object spec) except *:
     s.sum_first = spec.sum_first
     s.sum_head = spec.sum_covers_head
     s.zero_ends = spec.zero_ends
+    s.state = spec.state_bytes
     return s
 
 
@@ -223,9 +269,11 @@ cdef int _check_range(Py_buffer *b, uint64_t start, uint64_t end) except -1:
     return 0
 
 
-cdef int _check_length(ps_spec s, uint64_t n) except -1:
+cdef int _check_length(ps_spec s, uint64_t n, uint32_t kind=0) except -1:
     if n == 0 and s.zero_ends:
         raise InvalidPayload("an empty payload cannot be stored: a zero length marks the end of the data")
+    if n == 0 and s.state and kind == PS_STATE_KIND:
+        raise InvalidPayload(f"an empty payload of kind {kind} cannot be stored: there a zero length says {s.state} bytes")
     if n > ps_max_payload(s):
         raise InvalidPayload(f"a payload of {n} bytes is longer than a frame can say ({ps_max_payload(s)})")
     return 0
@@ -242,7 +290,7 @@ def encode_many(spec, payloads, uint32_t kind=0):
     cdef _Items items = _Items.__new__(_Items)
     if kind >> s.shift:
         raise ValueError(f"kind {kind} does not fit the {s.shift} bits below the length")
-    items.collect(s, payloads)
+    items.collect(s, payloads, kind)
     cdef bytes out = PyBytes_FromStringAndSize(NULL, items.bytes)
     cdef uint8_t *dst = <uint8_t *> PyBytes_AS_STRING(out)
     cdef Py_ssize_t i
@@ -252,9 +300,34 @@ def encode_many(spec, payloads, uint32_t kind=0):
     return out
 
 
-def scan(spec, data, uint64_t start, uint64_t end, uint64_t limit=UINT64_MAX, bint verify=True, uint64_t every=0):
-    """Walk frames in data[start:end], at most `limit`; with `every`, take the position of each every-th."""
+cdef ps_sums _sums(ps_spec s, const uint8_t *entries, Py_ssize_t size):
+    """What a companion says of frames that have no checksum of their own; of others it knows times alone."""
+    cdef ps_sums sums
+    sums.at = <const ps_entry *> entries
+    sums.count = size // <Py_ssize_t> sizeof(ps_entry) if size > 0 and not s.sum else 0
+    return sums
+
+
+def scan(spec, data, uint64_t start, uint64_t end, uint64_t limit=UINT64_MAX, bint verify=True, uint64_t every=0,
+         sums=None, uint64_t place=0):
+    """Walk frames in data[start:end], at most `limit`; with `every`, take the position of each every-th.
+
+    Frames without a checksum are held to the entries of a companion, if given: the first frame to the `place`-th.
+    """
+    cdef Py_buffer b
+    if sums is None:
+        return _scan(spec, data, start, end, limit, verify, every, NULL, 0, place)
+    PyObject_GetBuffer(sums, &b, PyBUF_SIMPLE)
+    try:
+        return _scan(spec, data, start, end, limit, verify, every, <const uint8_t *> b.buf, b.len, place)
+    finally:
+        PyBuffer_Release(&b)
+
+
+cdef object _scan(spec, data, uint64_t start, uint64_t end, uint64_t limit, bint verify, uint64_t every,
+                  const uint8_t *entries, Py_ssize_t size, uint64_t place):
     cdef ps_spec s = _spec(spec)
+    cdef ps_sums sums = ps_sums_from(_sums(s, entries, size), place)
     cdef Py_buffer b
     cdef ps_scan r
     cdef uint64_t points[512]
@@ -266,12 +339,13 @@ def scan(spec, data, uint64_t start, uint64_t end, uint64_t limit=UINT64_MAX, bi
         _check_range(&b, start, end)
         if not every:
             with nogil:
-                r = ps_walk(s, <const uint8_t *> b.buf, start, end, limit, verify, 0, NULL, 0)
+                r = ps_walk(s, <const uint8_t *> b.buf, start, end, limit, verify, sums, 0, NULL, 0)
             return Scan(r.count, r.pos, r.reason, out)
         while True:
             step = min(limit - done, 512 * every)   # a multiple of `every`, so that points stay aligned
             with nogil:
-                r = ps_walk(s, <const uint8_t *> b.buf, start, end, step, verify, every, points, 512)
+                r = ps_walk(s, <const uint8_t *> b.buf, start, end, step, verify, ps_sums_from(sums, done), every, points,
+                            512)
             taken = (r.count + every - 1) // every
             for i in range(taken):
                 out.append(points[i])
@@ -371,6 +445,50 @@ cdef class Message:
 
 
 ps_slot_of_last(Message, b"payload", b"The record's bytes.")
+
+
+@cython.final
+@cython.freelist(512)
+cdef class Record:
+    """A record of an earlier session: `payload`, and of what it is a part: `group`, `complete`, `session`. Like a tuple of these
+    it can be unpacked and compared."""
+
+    cdef readonly uint64_t group, session
+    cdef readonly bint complete
+    cdef bytes payload          # the last field, as above
+
+    def __init__(self, bytes payload, uint64_t group, bint complete, uint64_t session):
+        self.payload, self.group, self.complete, self.session = payload, group, complete, session
+
+    def __iter__(self):
+        return iter((self.payload, self.group, self.complete, self.session))
+
+    def __repr__(self):
+        return (f"Record(payload={self.payload!r}, group={self.group}, complete={self.complete}, "
+                f"session={self.session})")
+
+    def __eq__(self, other):
+        return tuple(self) == tuple(other) if isinstance(other, (Record, tuple)) else NotImplemented
+
+    def __hash__(self):
+        return hash(tuple(self))
+
+    def __reduce__(self):
+        return Record, tuple(self)
+
+
+ps_slot_of_last(Record, b"payload", b"The record's bytes.")
+
+
+def records(list payloads, uint64_t group, bint complete, uint64_t session):
+    """The same group's records, of these payloads."""
+    cdef list out = []
+    cdef Record record
+    for payload in payloads:
+        record = Record.__new__(Record)
+        record.payload, record.group, record.complete, record.session = payload, group, complete, session
+        out.append(record)
+    return out
 
 
 cdef inline Message _message(uint64_t sequence, int64_t us, bytes payload):
@@ -493,6 +611,10 @@ cdef class ControlPage:
         cdef uint64_t turn = self.snapshot(&s, &base)
         return turn, s.segment, base, s.end, s.next
 
+    cdef bint polls(self) noexcept:
+        """Whether those who wait here look again and again: nobody would ring for them."""
+        return not self.writable or self.file_lock is not None or not PS_HAVE_ROBUST
+
     def wait(self, uint64_t segment, uint64_t end, double timeout_s):
         """Sleep until the log is no longer at (segment, end), or the bell is rung: True, look again. False: `timeout_s`
         passed. A negative one is for ever."""
@@ -501,7 +623,7 @@ cdef class ControlPage:
         cdef uint32_t bell
         cdef int rc
         cdef double left = timeout_s, until = 0, nap
-        cdef bint polls = not self.writable or self.file_lock is not None or not PS_HAVE_ROBUST
+        cdef bint polls = self.polls()
         if timeout_s >= 0:
             until = _time.monotonic() + timeout_s
         nap = 0.00005
@@ -518,6 +640,7 @@ cdef class ControlPage:
                     return False
             if polls:
                 _time.sleep(nap if timeout_s < 0 else min(nap, left))
+                PyErr_CheckSignals()        # one that came while we were not asleep has interrupted nothing
                 nap = min(nap * 2, 0.002)
                 if ps_bell_read(self.c) != bell:
                     return True
@@ -533,6 +656,56 @@ cdef class ControlPage:
         """Wake every sleeping reader, to look again."""
         if self.writable:
             ps_bell_ring(self.c)
+
+
+def wait_any(pages, places, timeout_s):
+    """Sleep until any of these logs is no longer at its place (segment, end), or its bell is rung: True, look again. False:
+    `timeout_s` passed. None is for ever."""
+    cdef tuple held = tuple(pages)          # our own: a list may change while we sleep
+    cdef tuple at = tuple(places)
+    cdef Py_ssize_t count = len(held), i
+    cdef bytes room = PyBytes_FromStringAndSize(NULL, count * sizeof(ps_bell))
+    cdef ps_bell *bells = <ps_bell *> PyBytes_AS_STRING(room)
+    cdef bint polls = count == 0 or count > PS_BELLS_MOST, forever = timeout_s is None
+    cdef double left = _LOOK_S, until = 0, nap = 0.00005
+    cdef ps_slot s
+    cdef uint64_t base
+    cdef int rc
+    if len(at) != count:
+        raise ValueError(f"{count} pages, but {len(at)} places")
+    if not forever:
+        until = _time.monotonic() + <double> timeout_s
+    for i in range(count):
+        if not isinstance(held[i], ControlPage):
+            raise TypeError(f"a ControlPage is needed, not {type(held[i]).__name__}")
+        bells[i].segment, bells[i].end = at[i]
+        bells[i].ctl = (<ControlPage> held[i]).c
+        polls = polls or (<ControlPage> held[i]).polls()
+    for i in range(count):
+        bells[i].seen = ps_bell_read(bells[i].ctl)      # once: a ring at any time after this counts
+    while True:
+        if not polls:
+            for i in range(count):
+                ps_waiters_raise(bells[i].ctl)
+        for i in range(count):
+            (<ControlPage> held[i]).snapshot(&s, &base)
+            if s.segment != bells[i].segment or s.end != bells[i].end:
+                return True
+        if not forever:
+            left = until - _time.monotonic()
+            if left <= 0:
+                return False
+        if polls:
+            _time.sleep(min(left, nap if count else _LOOK_S))
+            nap = min(nap * 2, 0.002)
+        else:
+            with nogil:
+                rc = ps_bells_wait(bells, count, min(left, _LOOK_S))
+            polls = rc not in (0, EAGAIN, ETIMEDOUT, EINTR)     # the system is too old for this, or forbids it
+        PyErr_CheckSignals()        # one that came while we were not asleep, or to another thread, has interrupted nothing
+        for i in range(count):
+            if ps_bell_read(bells[i].ctl) != bells[i].seen:
+                return True
 
 
 cdef object _flat(object payload):
@@ -557,7 +730,7 @@ cdef class _Items:
     cdef list views
     cdef bytes room
 
-    cdef int collect(self, ps_spec s, object payloads) except -1:
+    cdef int collect(self, ps_spec s, object payloads, uint32_t kind=0) except -1:
         cdef Py_ssize_t i
         cdef object p
         cdef uint64_t n
@@ -580,7 +753,7 @@ cdef class _Items:
                 if n:
                     view = m
                     self.at[i].data = &view[0]
-            _check_length(s, n)
+            _check_length(s, n, kind)
             self.at[i].size = <uint32_t> n
             self.bytes += n
         return 0
@@ -603,6 +776,69 @@ cdef uint64_t _check_arrow(ps_spec s, Py_buffer *offsets, bint wide, Py_buffer *
             _check_length(s, hi - lo)
         total += hi - lo
     return total
+
+
+def encode_arrow(spec, offsets, bint wide, values, uint64_t start, uint64_t count):
+    """The frames of `count` values of an Arrow binary array, from its `start`-th, one after the other."""
+    cdef ps_spec s = _spec(spec)
+    cdef Py_buffer o, v
+    cdef uint64_t total, i, lo, hi
+    cdef bytes out
+    cdef uint8_t *dst
+    PyObject_GetBuffer(offsets, &o, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(values if values is not None else b"", &v, PyBUF_SIMPLE)
+    except BaseException:
+        PyBuffer_Release(&o)
+        raise
+    try:
+        total = _check_arrow(s, &o, wide, &v, start, count)
+        out = PyBytes_FromStringAndSize(NULL, total)
+        dst = <uint8_t *> PyBytes_AS_STRING(out)
+        with nogil:
+            for i in range(start, start + count):
+                lo = <uint64_t> (<int64_t *> o.buf)[i] if wide else <uint64_t> (<int32_t *> o.buf)[i]
+                hi = <uint64_t> (<int64_t *> o.buf)[i + 1] if wide else <uint64_t> (<int32_t *> o.buf)[i + 1]
+                ps_put_head(dst, ps_put_body(s, dst, (<const uint8_t *> v.buf) + lo, <uint32_t> (hi - lo), 0))
+                dst += ps_overhead(s) + hi - lo
+        return out
+    finally:
+        PyBuffer_Release(&o)
+        PyBuffer_Release(&v)
+
+
+def entries(spec, data, int64_t us, bint goes_on=False):
+    """The companion's entries for the whole frames that `data` consists of, as one batch, or a part of one that `goes_on`."""
+    cdef ps_spec s = _spec(spec)
+    cdef Py_buffer b
+    cdef ps_scan r
+    cdef uint64_t i, at = 0, n
+    cdef bytes out
+    cdef int64_t *dst
+    cdef uint64_t width = 1 if s.sum else 2
+    cdef uint32_t head
+    cdef ps_sums none
+    PyObject_GetBuffer(data, &b, PyBUF_SIMPLE)
+    try:
+        none = _sums(s, NULL, 0)
+        with nogil:
+            r = ps_walk(s, <const uint8_t *> b.buf, 0, b.len, UINT64_MAX, 0, none, 0, NULL, 0)
+        if r.pos != <uint64_t> b.len:
+            raise ValueError(f"no whole frame begins at byte {r.pos}")
+        out = PyBytes_FromStringAndSize(NULL, r.count * width * 8)
+        dst = <int64_t *> PyBytes_AS_STRING(out)
+        with nogil:
+            for i in range(r.count):
+                dst[i * width] = -us if goes_on or i + 1 < r.count else us
+                if width == 2:
+                    memcpy(&head, (<const uint8_t *> b.buf) + at, 4)
+                    n = ps_overhead(s) + ps_length(s, head)
+                    (<uint64_t *> dst)[i * 2 + 1] = ps_crc64(0, (<const uint8_t *> b.buf) + at, n)
+                    at += n
+        return out
+    finally:
+        PyBuffer_Release(&b)
+
 
 
 cdef class Writer:
@@ -874,7 +1110,8 @@ cdef class Reader:
     cdef bint attached, verify, mapped, is_queue
     cdef const uint8_t *p
     cdef const int64_t *t
-    cdef uint64_t t_count, dropped
+    cdef uint64_t t_step, t_count, dropped
+    cdef ps_sums sums           # of frames without a checksum; none when they are not to be verified
     cdef readonly uint64_t segment, position, sequence, base, end
     cdef object on_end, on_bad
 
@@ -919,7 +1156,9 @@ cdef class Reader:
             raise ValueError("the segment ends beyond its map")
         self.p = <const uint8_t *> self.data.buf
         self.t = <const int64_t *> (<uint8_t *> self.times.buf + PS_COMPANION_HEADER)
-        self.t_count = (self.times.len - PS_COMPANION_HEADER) // 8 if self.times.len > PS_COMPANION_HEADER else 0
+        self.t_step = 1 if self.s.sum else sizeof(ps_entry) // 8
+        self.t_count = max(self.times.len - PS_COMPANION_HEADER, 0) // 8 // self.t_step
+        self.sums = _sums(self.s, <const uint8_t *> self.t, self.times.len - PS_COMPANION_HEADER if self.verify else 0)
         self.segment = segment
         self.base = base
         self.position = self.dropped = position
@@ -955,17 +1194,26 @@ cdef class Reader:
                 if not self.on_end():
                     return 0
                 continue
-            if self.is_queue:
-                size = ps_check(ps_queue_spec, self.p + self.position, self.end - self.position, self.verify, &reason)
-            else:
-                size = ps_check(self.s, self.p + self.position, self.end - self.position, self.verify, &reason)
+            size = self.check(&reason)
             if size:
                 return size
             self.on_bad(reason)
 
+    cdef inline uint64_t check(self, int *reason) noexcept:
+        """Size of the verified frame at the position; or 0, and why."""
+        cdef uint64_t size
+        if self.is_queue:
+            return ps_check(ps_queue_spec, self.p + self.position, self.end - self.position, self.verify, reason)
+        size = ps_check(self.s, self.p + self.position, self.end - self.position, self.verify, reason)
+        if size and ps_differs(self.sums, self.sequence - self.base, self.p + self.position, size):
+            reason[0] = PS_CHECKSUM
+            return 0
+        return size
+
     cdef inline int64_t time_of(self, uint64_t sequence) noexcept nogil:
         cdef uint64_t place = sequence - self.base
-        return self.t[place] if place < self.t_count else 0
+        cdef int64_t us = self.t[place * self.t_step] if place < self.t_count else 0
+        return us if us != INT64_MIN else 0         # nonsense, which has no absolute value
 
     cdef inline void step(self, uint64_t size) noexcept:
         self.position += size
@@ -1013,6 +1261,33 @@ cdef class Reader:
             n -= 1
         return out
 
+    def read_run(self, Py_ssize_t n):
+        """(kind, payloads) of up to `n` records that follow each other and are of one kind: (0, []) only at the end.
+
+        With some in hand it stops before whatever `on_end` or `on_bad` would be asked about: `sequence` less their number
+        is the first one's.
+        """
+        cdef list out = []
+        cdef uint32_t kind = 0
+        cdef uint64_t size
+        cdef int reason = 0
+        if n <= 0:
+            return 0, out
+        size = self.frame()
+        if size:
+            kind = ps_kind(self.s, self.p + self.position)
+        while size:
+            out.append(PyBytes_FromStringAndSize(<const char *> ps_payload(self.s, self.p + self.position),
+                                                 size - ps_overhead(self.s)))
+            self.step(size)
+            n -= 1
+            if n == 0 or (self.position >= self.end and not self.more()):
+                break
+            size = self.check(&reason)
+            if size and ps_kind(self.s, self.p + self.position) != kind:
+                break
+        return kind, out
+
     def read_span(self):
         """(start, end) of the next payload in the segment's data, stepping over it; None at the end."""
         cdef uint64_t size = self.frame(), start
@@ -1031,9 +1306,9 @@ cdef class Reader:
             return 0, 0
         end = self.position + min(most_bytes, self.end - self.position)
         with nogil:
-            r = ps_walk(self.s, self.p, self.position, end, limit, False, 0, NULL, 0)
+            r = ps_walk(self.s, self.p, self.position, end, limit, False, self.sums, 0, NULL, 0)
             if r.count == 0:
-                r = ps_walk(self.s, self.p, self.position, self.end, 1, False, 0, NULL, 0)
+                r = ps_walk(self.s, self.p, self.position, self.end, 1, False, self.sums, 0, NULL, 0)
         return r.count, r.pos - self.position - r.count * ps_overhead(self.s)
 
     def fill(self, uint64_t count, offsets, values, sequences, times, valid):
@@ -1061,7 +1336,7 @@ cdef class Reader:
             with nogil:
                 (<int32_t *> o.buf)[0] = 0
                 r = ps_gather(self.s, self.p, self.position, self.end, count, self.verify,
-                              <int32_t *> o.buf, <uint8_t *> v.buf, v.len)
+                              ps_sums_from(self.sums, from_seq - self.base), <int32_t *> o.buf, <uint8_t *> v.buf, v.len)
                 memset(bits, 0, (r.count + 7) // 8)
                 for i in range(r.count):
                     us = self.time_of(from_seq + i)
@@ -1081,4 +1356,5 @@ cdef class Reader:
             PyBuffer_Release(&ok)
 
 
+include "taker.pxi"
 include "buffered.pxi"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import mmap
 import struct
 import sys
@@ -16,6 +17,7 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from fastcrc.crc64 import xz as _xz
@@ -26,7 +28,7 @@ from penstock.kernel import spec as why
 from penstock.kernel.spec import FrameSpec, Scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from typing_extensions import Buffer
 
@@ -44,6 +46,7 @@ _RESYNC_TIMES: Final = 64
 _TIME: Final = struct.Struct("<q")
 _COUNT: Final = struct.Struct("<Q")
 _ENTRY: Final = struct.Struct("<QQ")
+SUMMED_ENTRY: Final = struct.Struct("<qQ")  # of a companion, where frames have no checksum: time, CRC-64 of the frame
 
 
 class FileLock(Protocol):
@@ -66,6 +69,14 @@ def crc32(data: Buffer, value: int = 0) -> int:
     return zlib.crc32(data, value)
 
 
+def fnv1a(data: Buffer) -> int:
+    """FNV-1a, of 64 bits, of `data`."""
+    value = 0xCBF29CE484222325
+    for byte in memoryview(data).cast("B"):
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return value
+
+
 def crc_path() -> str:
     """Which implementation of the checksums runs."""
     return "fastcrc"
@@ -74,14 +85,20 @@ def crc_path() -> str:
 def store_big(data: Buffer, offset: int, stride: int, copies: int, value: int) -> None:
     """Store a number at an aligned place, and at further ones `stride` apart, big-endian, each in one piece: whoever looks,
     also after our death, sees each whole."""
-    view = _view(data, True)
-    last = offset + stride * (copies - 1)
-    if not 1 <= copies <= 64 or (offset | stride) % 8 or not 0 <= offset <= last <= len(view) - 8:
-        raise ValueError(f"no aligned places from {offset} to {last}")
+    view = check_places(data, offset, stride, copies)
     number = int.from_bytes(value.to_bytes(8, "big"), sys.byteorder)
     for at in range(copies):
         place = offset + at * stride
         view[place : place + 8].cast("Q")[0] = number
+
+
+def check_places(data: Buffer, offset: int, stride: int, copies: int) -> memoryview:
+    """Refuse what `store_big` cannot store to."""
+    view = _view(data, True)
+    last = offset + stride * (copies - 1)
+    if not 1 <= copies <= 64 or (offset | stride) % 8 or not 0 <= offset <= last <= len(view) - 8:
+        raise ValueError(f"no aligned places from {offset} to {last}")
+    return view
 
 
 # ---- buffers ----
@@ -135,7 +152,7 @@ class _Codec:
         self._head = struct.Struct(order + "I")
         self._sum = struct.Struct(order + {0: "", 4: "I", 8: "Q"}[spec.sum_bytes])
 
-    def flat(self, payload: Buffer) -> memoryview:
+    def flat(self, payload: Buffer, of_kind: int = 0) -> memoryview:
         """A payload as plain bytes, not copied, if a frame can hold it."""
         kind = type(payload).__name__
         if isinstance(payload, str):
@@ -148,6 +165,9 @@ class _Codec:
             raise PayloadTypeError(f"a payload must be bytes-like, not {kind} ({error})") from None
         if not view and self.spec.zero_ends:
             raise InvalidPayload("an empty payload cannot be stored: a zero length marks the end of the data")
+        if not view and self.spec.state_bytes and of_kind == why.STATE_KIND:
+            stands_for = f"there a zero length says {self.spec.state_bytes} bytes"
+            raise InvalidPayload(f"an empty payload of kind {of_kind} cannot be stored: {stands_for}")
         if len(view) > (most := self.spec.max_payload):
             raise InvalidPayload(f"a payload of {len(view)} bytes is longer than a frame can say ({most})")
         return view
@@ -172,7 +192,7 @@ class _Codec:
         head: int = self._head.unpack_from(view, at)[0]
         if head == 0 and self.spec.zero_ends:
             return 0, why.ZERO
-        size = self.overhead + (head >> self.spec.shift)
+        size = self.overhead + self._length(head)
         if size > end - at:
             return 0, why.SHORT
         if verify and self.spec.sum_bytes:
@@ -181,6 +201,15 @@ class _Codec:
             if view[place : place + self.spec.sum_bytes] != wanted:
                 return 0, why.CHECKSUM
         return size, why.LIMIT
+
+    def _length(self, head: int) -> int:
+        """A spec with `state_bytes` has kinds, so that a head of 1 is no length but the kind alone."""
+        return self.spec.state_bytes if head == why.STATE_KIND and self.spec.state_bytes else head >> self.spec.shift
+
+    def kind(self, view: memoryview, at: int) -> int:
+        """The kind of the whole frame at `at`."""
+        head: int = self._head.unpack_from(view, at)[0]
+        return head & (1 << self.spec.shift) - 1
 
     def payload(self, view: memoryview, at: int, size: int) -> memoryview:
         """The payload of the frame of `size` bytes at `at`."""
@@ -202,20 +231,50 @@ def encode_many(spec: FrameSpec, payloads: Iterable[Buffer], kind: int = 0) -> b
         raise ValueError(f"kind {kind} does not fit the {spec.shift} bits below the length")
     out: list[Buffer] = []
     for payload in payloads:
-        out += codec.parts(codec.flat(payload), kind)
+        out += codec.parts(codec.flat(payload, kind), kind)
     return b"".join(out)
 
 
+class _Sums:
+    """What a companion says of frames that have no checksum of their own: the CRC-64 of each, where it is known."""
+
+    def __init__(self, entries: Buffer | None = None) -> None:
+        self._view = _view(b"" if entries is None else entries)
+
+    def differ(self, place: int, frame: memoryview) -> bool:
+        at = SUMMED_ENTRY.size * place
+        if at + SUMMED_ENTRY.size > len(self._view):
+            return False
+        _, wanted = SUMMED_ENTRY.unpack_from(self._view, at)
+        return wanted not in (0, crc64(frame))
+
+
 def scan(
-    spec: FrameSpec, data: Buffer, start: int, end: int, limit: int = _MAX, verify: bool = True, every: int = 0
+    spec: FrameSpec,
+    data: Buffer,
+    start: int,
+    end: int,
+    limit: int = _MAX,
+    verify: bool = True,
+    every: int = 0,
+    sums: Buffer | None = None,
+    place: int = 0,
 ) -> Scan:
-    """Walk frames in data[start:end], at most `limit`; with `every`, take the position of each every-th."""
+    """Walk frames in data[start:end], at most `limit`; with `every`, take the position of each every-th.
+
+    Frames without a checksum are held to the entries of a companion, if given: the first frame to the `place`-th.
+    """
+    if place < 0:
+        raise ValueError(f"no entry has the place {place}")
+    known = _Sums(sums)
     codec, view = codec_of(spec), _range(data, start, end)
     count, at, points = 0, start, list[int]()
     while count < limit:
         size, reason = codec.check(view, at, end, verify)
         if not size:
             return Scan(count, at, reason, points)
+        if verify and not spec.sum_bytes and known.differ(place + count, view[at : at + size]):
+            return Scan(count, at, why.CHECKSUM, points)
         if every and count % every == 0:
             points.append(at)
         at += size
@@ -258,6 +317,26 @@ def arrow_values(
     return views
 
 
+def encode_arrow(spec: FrameSpec, offsets: Buffer, wide: bool, values: Buffer | None, start: int, count: int) -> bytes:
+    """The frames of `count` values of an Arrow binary array, from its `start`-th, one after the other."""
+    return encode_many(spec, arrow_values(codec_of(spec), offsets, wide, values, start, count))
+
+
+def entries(spec: FrameSpec, data: Buffer, us: int, goes_on: bool = False) -> bytes:
+    """The companion's entries for the whole frames that `data` consists of, as one batch, or a part of one that `goes_on`."""
+    view = _view(data)
+    found = scan(spec, view, 0, len(view), verify=False, every=1)
+    if found.position != len(view):
+        raise ValueError(f"no whole frame begins at byte {found.position}")
+    out = bytearray()
+    for i, (at, end) in enumerate(pairwise([*found.points, len(view)])):
+        last = not goes_on and i + 1 == found.count
+        out += (us if last else -us).to_bytes(8, "little", signed=True)
+        if not spec.sum_bytes:
+            out += crc64(view[at:end]).to_bytes(8, "little")
+    return bytes(out)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -285,6 +364,32 @@ _TURN, _POISON, _WAITERS = layout.TURN // 8, layout.POISON // 8, layout.WAITERS 
 def slot_word(turn: int, field: int) -> int:
     """Number of a word of the slot that `turn` makes the active one."""
     return (layout.SLOTS[turn & 1] + field) // 8
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """A record of an earlier session: `payload`, and of what it is a part: `group`, `complete`, `session`. Like a tuple of these
+    it can be unpacked and compared."""
+
+    payload: bytes
+    group: int
+    complete: bool
+    session: int
+
+    def __iter__(self) -> Iterator[bytes | int]:
+        return iter((self.payload, self.group, self.complete, self.session))
+
+    def __eq__(self, other: object) -> bool:
+        return tuple(self) == tuple(other) if isinstance(other, Record | tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+def records(payloads: list[bytes], group: int, complete: bool, session: int) -> list[Record]:
+    """The same group's records, of these payloads."""
+    return [Record(payload, group, complete, session) for payload in payloads]
 
 
 class ControlPage:
@@ -382,6 +487,32 @@ class ControlPage:
     def ring_if_waited_for(self) -> None:
         if self.words[_WAITERS] & 0xFFFFFFFF:
             self.ring()
+
+
+def wait_any(pages: Sequence[ControlPage], places: Sequence[tuple[int, int]], timeout_s: float | None) -> bool:
+    """Sleep until any of these logs is no longer at its place (segment, end), or its bell is rung: True, look again.
+
+    False: `timeout_s` passed. None is for ever.
+    """
+    held, at = tuple(pages), [(segment, end) for segment, end in places]  # our own: a list may change while we sleep
+    if len(held) != len(at):
+        raise ValueError(f"{len(held)} pages, but {len(at)} places")
+    for page in held:
+        if not isinstance(page, ControlPage):
+            raise TypeError(f"a ControlPage is needed, not {type(page).__name__}")
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    bells = [page.words[_WAITERS] >> 32 for page in held]
+    nap, most = (0.00005, 0.002) if held else (0.05, 0.05)
+    while True:
+        for page, bell, place in zip(held, bells, at, strict=True):
+            _, segment, _, end, _ = page.active()
+            if (segment, end) != place or page.words[_WAITERS] >> 32 != bell:
+                return True
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(nap, left))
+        nap = min(nap * 2, most)
 
 
 # ---- appending ----
@@ -617,6 +748,7 @@ class Reader:
         self.position = self.end = self._dropped = 0
         self._owner: Buffer = b""
         self._data = self._times = memoryview(b"")
+        self._sums = _Sums()
 
     def detach(self) -> None:
         """Let the segment's files go; nothing is readable until the next `attach`."""
@@ -642,6 +774,8 @@ class Reader:
         if not position <= end <= len(views[0]) or sequence < base:
             raise ValueError("the segment ends beyond its map")
         self._owner, (self._data, self._times) = data, views
+        if self._verify and not spec.sum_bytes:
+            self._sums = _Sums(self._times[COMPANION_HEADER:])
         self.segment, self.base, self.end, self.sequence = segment, base, end, sequence
         self.position = self._dropped = position
 
@@ -669,15 +803,35 @@ class Reader:
                 if not self._on_end():
                     return 0
                 continue
-            size, reason = self._codec.check(self._data, self.position, self.end, self._verify)
+            size, reason = self._check(self.position, self.sequence)
             if size:
                 return size
             self._on_bad(reason)
 
+    def _check(self, at: int, sequence: int) -> tuple[int, int]:
+        """(size, LIMIT) of the verified frame at `at`, which is that of a record; or (0, why there is none)."""
+        size, reason = self._codec.check(self._data, at, self.end, self._verify)
+        if size and self._sums.differ(sequence - self.base, self._data[at : at + size]):
+            return 0, why.CHECKSUM
+        return size, reason
+
+    @property
+    def attached(self) -> bool:
+        return self.segment != _MAX
+
+    def here(self) -> tuple[bytes, int] | None:
+        """The payload of the record at the position, and its frame's size, if it is whole and in this segment."""
+        if self.position >= self.end and not self._more():
+            return None
+        size, _ = self._check(self.position, self.sequence)
+        return (bytes(self._codec.payload(self._data, self.position, size)), size) if size else None
+
     def _time(self, sequence: int) -> int:
         """When the record was appended, whether or not its batch goes on; 0 when that is not known."""
-        at = COMPANION_HEADER + 8 * (sequence - self.base)
-        return abs(_TIME.unpack_from(self._times, at)[0]) if at + 8 <= len(self._times) else 0
+        entry = 8 if self._codec.spec.sum_bytes else SUMMED_ENTRY.size
+        at = COMPANION_HEADER + entry * (sequence - self.base)
+        us: int = _TIME.unpack_from(self._times, at)[0] if at + entry <= len(self._times) else 0
+        return abs(us) if us != -(2**63) else 0  # nonsense, which has no absolute value
 
     def _step(self, size: int, records: int = 1) -> None:
         self.position += size
@@ -712,6 +866,23 @@ class Reader:
             out.append(message)
         return out
 
+    def read_run(self, n: int) -> tuple[int, list[bytes]]:
+        """(kind, payloads) of up to `n` records that follow each other and are of one kind: (0, []) only at the end.
+
+        With some in hand it stops before whatever `on_end` or `on_bad` would be asked about: `sequence` less their number
+        is the first one's.
+        """
+        out: list[bytes] = []
+        size = self._frame() if n > 0 else 0
+        kind = self._codec.kind(self._data, self.position) if size else 0
+        while size and self._codec.kind(self._data, self.position) == kind:
+            out.append(bytes(self._codec.payload(self._data, self.position, size)))
+            self._step(size)
+            if len(out) == n or (self.position >= self.end and not self._more()):
+                break
+            size, _ = self._check(self.position, self.sequence)
+        return kind, out
+
     def read_span(self) -> tuple[int, int] | None:
         """(start, end) of the next payload in the segment's data, stepping over it; None at the end."""
         size = self._frame()
@@ -744,7 +915,7 @@ class Reader:
         done = ends[0] = 0
         at, filled = self.position, 0
         while done < count:
-            size, _ = self._codec.check(self._data, at, self.end, self._verify)
+            size, _ = self._check(at, self.sequence + done)
             payload = self._codec.payload(self._data, at, size)
             if not size or filled + len(payload) > len(out):
                 break

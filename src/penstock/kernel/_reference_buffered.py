@@ -3,8 +3,10 @@
 For frames without a checksum: there a file's own length is the truth, so it grows by whole batches only, in the order
   1. dirty_next, dirty_end    from here on there may be bytes beyond `end`
   2. the frames, the companion's entries
-  3. the sync
-  4. last_us, next, end       readers look at `end` alone
+  3. the sync; before it that of the companion, if only its entries tell a record from zeros
+  4. the index                a cache: never synced, and nothing fails when it does
+  5. last_us, next, end       readers look at `end` alone
+  6. the durable mark         if synced
 with the page's lock held all the while: readers take none. A batch that fails is cut off again, nothing is published.
 
 The specification of buffered.h, with the same names and results; here too the thread keeps its object alive until `close`.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import mmap
 import os
 import struct
 import threading
@@ -26,7 +29,18 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 from penstock.errors import BufferFull, InvalidPayload
 from penstock.kernel import closing, layout
 from penstock.kernel import spec as why
-from penstock.kernel._reference import COMPANION_HEADER, ControlPage, arrow_values, codec_of, crc64, slot_word
+from penstock.kernel._reference import (
+    COMPANION_HEADER,
+    INDEX_HEADER,
+    SUMMED_ENTRY,
+    ControlPage,
+    arrow_values,
+    codec_of,
+    crc32,
+    crc64,
+    scan,
+    slot_word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,10 +50,11 @@ if TYPE_CHECKING:
 
     from penstock.kernel.spec import FrameSpec
 
-_ENTRY: Final = struct.Struct("<qQ")  # of the companion: unix microseconds, CRC-64 of the whole frame
-_STATE_KIND: Final = 1  # records of this kind say in which state a file begins
+_POINT: Final = struct.Struct("<QQ")  # of the index: sequence, byte in the file
+_MARK: Final = struct.Struct("=QQQ")
+_PERSIST_S: Final = 1.0  # the page is put on the disk so often at most
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)  # what ends when somebody makes room
-_TURN, _POISON = layout.TURN // 8, layout.POISON // 8
+_TURN, _POISON, _DURABLE = layout.TURN // 8, layout.POISON // 8, layout.DURABLE // 8
 
 
 @final
@@ -80,8 +95,10 @@ class _Pile:
     born_s: float
     frames: bytearray = field(default_factory=bytearray)
     sums: list[int] = field(default_factory=list)
-    state: bytes | None = None  # its last record of _STATE_KIND
+    state: bytes | None = None  # its last record of STATE_KIND
     urgent: bool = False  # do not wait for more
+    hollow: bool = False  # it has a record whose head is zero: without a checksum nothing tells it from no record
+    doom: Batch | None = None  # one before it that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +107,12 @@ class _Place:
 
     data_fd: int
     times_fd: int
+    index_fd: int
     turn: int
     base: int
     start: int
     limit: int
+    interval: int
 
 
 class _Bell:
@@ -146,8 +165,8 @@ class Buffered:
 
     `on_slow(code, bytes, records)` is called in the thread, without the lock, when a batch cannot be written yet: it mends
     the cause or raises, which fails the batch (POISONED: and all later ones). `on_error(errno)` is called there when a write
-    or a sync failed; from then on everything is refused. Only a full disk is no such end: it fails the batch alone. Neither
-    may wait for a batch, nor take a lock that somebody holds who does.
+    or a sync failed; from then on everything is refused. Only a full disk is no such end: it fails the batch, and those that
+    were behind it then, which would leave a hole. Neither may wait for a batch, nor take a lock that somebody holds who does.
     """
 
     def __init__(
@@ -162,6 +181,7 @@ class Buffered:
         most_bytes: int,
         segment_bytes: int,
         sync: bool,
+        most_records: int = (1 << 63) - 1,
     ) -> None:
         page.must_write()
         if batch_records < 1 or not linger_s >= 0:
@@ -175,8 +195,11 @@ class Buffered:
         self._batch_records = batch_records
         self._linger_s = min(linger_s, 1e9)
         self._most_bytes = most_bytes
+        self._most_records = most_records
         self._segment_bytes = segment_bytes
         self._sync = sync
+        self._marked = False  # a durable mark was stored that is not on the disk itself; the thread's own, as the next
+        self._persisted_s = 0.0  # when the page was last put there
         self._pid = os.getpid()  # a forked child has the memory, not the thread
         self.state = b""  # the payload of the last record of kind 1 that was written
         self.lost = 0  # records in batches that failed: for whoever waits for none of them
@@ -189,7 +212,7 @@ class Buffered:
         self._broken: Batch | None = None  # what failed it is every later one's end too
         self._piles: deque[_Pile] = deque()  # in order; the first is the one being written or waited for
         self._filling: _Pile | None = None  # the last one, while records may still join it
-        self._pending = 0  # bytes appended and not yet durable
+        self._pending = self._pending_records = 0  # bytes, and records, appended and not yet durable
         self._finished = 0  # batches
         self._place: _Place | None = None
         self._closing: list[Batch] = []  # those that `close` has to answer for
@@ -198,13 +221,18 @@ class Buffered:
 
     # ---- where it stands ----
 
-    def attach(self, data_fd: int, times_fd: int, *, turn: int, start: int, limit: int) -> None:
-        """Stand on the segment of `turn`: its data begin at `start` and may reach to `limit`. Call with the lock held."""
+    def attach(
+        self, data_fd: int, times_fd: int, index_fd: int, *, turn: int, start: int, limit: int, interval: int
+    ) -> None:
+        """Stand on the segment of `turn`: its data begin at `start` and may reach to `limit`. Call with the lock held.
+
+        The index notes the place of each `interval`-th record of the segment; without one `index_fd` is -1.
+        """
         self.detach()
-        if start > limit or data_fd < 0 or times_fd < 0:
+        if start > limit or data_fd < 0 or times_fd < 0 or (index_fd >= 0 and interval < 1):
             raise ValueError("no such segment")
         base = self._page.words[layout.BASES[turn & 1] // 8]
-        self._stand(_Place(data_fd, times_fd, turn, base, start, limit))
+        self._stand(_Place(data_fd, times_fd, index_fd, turn, base, start, limit, interval))
 
     def detach(self) -> None:
         """Stand on no segment: the next batch asks `on_slow` for one. When this returns the files may be closed."""
@@ -228,7 +256,7 @@ class Buffered:
         self, payloads: Iterable[Buffer], kind: int = 0, timeout_s: float | None = None
     ) -> tuple[Batch, int]:
         """Take many records as parts of one batch; that, and the first one's place in it."""
-        return self._take([self._codec.flat(payload) for payload in payloads], kind, timeout_s)
+        return self._take([self._codec.flat(payload, kind) for payload in payloads], kind, timeout_s)
 
     def append_arrow(
         self,
@@ -257,17 +285,19 @@ class Buffered:
         sums = [crc64(frame) for frame in frames]
         self._check_not_forked()
         with self._progress:
-            self._wait_room(need, timeout_s)
+            self._wait_room(need, len(payloads), timeout_s)
             pile = self._filling
             if pile is None or len(pile.frames) + need > self._segment_bytes:
                 pile = self._new_pile()
             place = len(pile.sums)
             pile.frames += b"".join(frames)
             pile.sums += sums
-            if kind == _STATE_KIND:
+            pile.hollow |= kind == 0 and not all(payloads)
+            if kind == why.STATE_KIND:
                 pile.state = bytes(payloads[-1])
             pile.batch.count = len(pile.sums)
             self._pending += need
+            self._pending_records += len(payloads)
             self._kick.notify()
         return pile.batch, place
 
@@ -282,21 +312,28 @@ class Buffered:
         self._filling = pile  # what was filling is full, and so due
         return pile
 
-    def _wait_room(self, need: int, timeout_s: float | None) -> None:
+    def _wait_room(self, need: int, records: int, timeout_s: float | None) -> None:
         """An empty buffer takes anything: else a record longer than `most_bytes` could never be appended."""
         until = -1.0
         while True:
             self._check_open()
-            if not self._pending or self._pending + need <= self._most_bytes:
+            fits = self._pending + need <= self._most_bytes and self._pending_records + records <= self._most_records
+            if not self._pending or fits:
                 return
             self._hurry()
             if until < 0:
                 until = _until(timeout_s)
             if threading.current_thread() is self._thread or not _wait(self._progress, until):
                 raise BufferFull(
-                    f"{self._pending} bytes are not on the disk yet, and {need} more would pass the "
-                    f"{self._most_bytes} that may wait; append again when a batch is done"
+                    f"{self._pending_records} records of {self._pending} bytes are not on the disk yet, and {records} of "
+                    f"{need} more would pass what may wait; append again when a batch is done"
                 )
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """(records, bytes) that were appended and are not on the disk yet."""
+        with self._progress:
+            return self._pending_records, self._pending
 
     @property
     def _forked(self) -> bool:
@@ -390,6 +427,7 @@ class Buffered:
     # ---- the thread ----
 
     def _run(self) -> None:
+        self._persisted_s = time.monotonic()
         while (pile := self._next_pile()) is not None:
             self._deliver(pile)
         with self._progress:
@@ -400,25 +438,54 @@ class Buffered:
         """The first batch, once it is due; None at the end."""
         with self._kick:
             while self._piles or not self._stop:
-                if not self._piles:
-                    self._kick.wait()
-                    continue
-                pile = self._piles[0]
-                left = pile.born_s + self._linger_s - time.monotonic()
-                more = pile is self._filling and len(pile.sums) < self._batch_records
-                if more and left > 0 and not (pile.urgent or self._stop or self._broken):
-                    self._kick.wait(min(left, 3600.0))
-                    continue
-                if pile is self._filling:
-                    self._filling = None  # what arrives from here on is the next batch
-                return pile
+                left, until_persist = self._due_in(), self._persist_in()
+                if until_persist <= 0:
+                    self._persist()
+                elif left > 0:
+                    self._kick.wait(min(left, until_persist, 3600.0))
+                else:
+                    pile = self._piles[0]
+                    if pile is self._filling:
+                        self._filling = None  # what arrives from here on is the next batch
+                    return pile
         return None
+
+    def _due_in(self) -> float:
+        """Seconds until the first batch is to be written."""
+        if not self._piles:
+            return math.inf
+        pile = self._piles[0]
+        more = pile is self._filling and len(pile.sums) < self._batch_records
+        if more and not (pile.urgent or self._stop or self._broken):
+            return pile.born_s + self._linger_s - time.monotonic()
+        return 0.0
+
+    def _persist_in(self) -> float:
+        """Seconds until a durable mark is to be put on the disk."""
+        if not self._marked or self._stop:  # at the end the log's close does it
+            return math.inf
+        return self._persisted_s + _PERSIST_S - time.monotonic()
+
+    def _persist(self) -> None:
+        """With the lock, which is let go meanwhile: nobody waits for this. It only tells damage from a torn tail more
+        sharply after a power cut, so it may fail."""
+        self._kick.release()
+        try:
+            self._marked = False
+            page = self._page.words.obj
+            if isinstance(page, mmap.mmap):
+                with contextlib.suppress(OSError):
+                    page.flush()
+            self._persisted_s = time.monotonic()
+        finally:
+            self._kick.acquire()
 
     def _deliver(self, pile: _Pile) -> None:
         """Write a batch, and say what became of it."""
         batch, fatal = pile.batch, False
         first: int | None = None
-        if self._broken is None:
+        failed_before = self._broken or pile.doom
+        if failed_before is None:
             try:
                 first = self._write(pile)
             except _Failed as failed:
@@ -427,7 +494,7 @@ class Buffered:
                 batch._raised, fatal = raised.cause, raised.fatal
                 batch._trace = raised.cause.__traceback__
         else:
-            batch.error, batch._raised, batch._trace = self._broken.error, self._broken._raised, self._broken._trace
+            batch.error, batch._raised, batch._trace = failed_before.error, failed_before._raised, failed_before._trace
         if fatal:
             last_straw = Batch(self)
             last_straw.error, last_straw._raised, last_straw._trace = batch.error, batch._raised, batch._trace
@@ -438,7 +505,12 @@ class Buffered:
                 _report(lambda: self._on_error(batch.error))
         with self._progress:
             self._piles.popleft()
+            if first is None and failed_before is None:  # those behind it would leave a hole in what was appended
+                self._filling = None
+                for behind in self._piles:
+                    behind.doom = batch
             self._pending -= len(pile.frames)
+            self._pending_records -= len(pile.sums)
             self._finished += 1
             if first is None:
                 self.lost += len(pile.sums)
@@ -469,6 +541,7 @@ class Buffered:
                     self._progress.notify_all()
                 _report(self._page.unlock)
             if not code:
+                self._marked |= self._sync
                 return first
             try:
                 self._on_slow(code, len(pile.frames), len(pile.sums))
@@ -492,30 +565,38 @@ class Buffered:
         us = max(time.time_ns() // 1000, last_us)  # time never runs backwards in a log
         # A negative time says that the batch goes on: after a power cut, the proof that it is not whole.
         times = [-us] * (count - 1) + [us]
-        entries = b"".join(map(_ENTRY.pack, times, pile.sums))
+        entries = b"".join(map(SUMMED_ENTRY.pack, times, pile.sums))
 
         words[slot_word(place.turn, layout.DIRTY_NEXT)] = next_ + count
         words[slot_word(place.turn, layout.DIRTY_END)] = end + need
-        failed = self._put(place, pile.frames, end, entries, COMPANION_HEADER + _ENTRY.size * (next_ - place.base))
+        entries_at = COMPANION_HEADER + SUMMED_ENTRY.size * (next_ - place.base)
+        failed = self._put(place, pile, end, entries, entries_at)
         if failed is not None:
             with contextlib.suppress(OSError):  # then it stays announced, for the next to mend
-                if os.fstat(place.data_fd).st_size > end:
-                    os.ftruncate(place.data_fd, end)
+                _cut(place.data_fd, end, sync=False)
+                # entries that came back after a power cut would speak against the records that are there then
+                _cut(place.times_fd, entries_at, sync=self._sync)
                 words[slot_word(place.turn, layout.DIRTY_END)] = end
                 words[slot_word(place.turn, layout.DIRTY_NEXT)] = next_
             raise failed
+        if place.index_fd >= 0:
+            self._put_index(place, pile, end, next_)
         words[slot_word(place.turn, layout.LAST_US)] = us
         words[slot_word(place.turn, layout.NEXT)] = next_ + count
         words[slot_word(place.turn, layout.END)] = end + need
+        if self._sync:
+            self._mark_durable(words[slot_word(place.turn, layout.SEGMENT)], end + need, next_ + count)
         return 0, next_
 
-    def _put(self, place: _Place, frames: bytearray, at: int, entries: bytes, entries_at: int) -> _Failed | None:
+    def _put(self, place: _Place, pile: _Pile, at: int, entries: bytes, entries_at: int) -> _Failed | None:
         try:
-            _write_all(place.data_fd, frames, at)
+            _write_all(place.data_fd, pile.frames, at)
             _write_all(place.times_fd, entries, entries_at)
         except OSError as error:
             return _Failed(error.errno or errno.EIO, fatal=error.errno not in _FULL)
         try:
+            if self._sync and pile.hollow and not self._codec.spec.sum_bytes:
+                os.fdatasync(place.times_fd)  # only its entries tell an empty record from zeros that a power cut left
             if self._sync:
                 os.fdatasync(place.data_fd)
         except OSError as error:
@@ -524,11 +605,41 @@ class Buffered:
             return failed
         return None
 
+    def _put_index(self, place: _Place, pile: _Pile, end: int, next_: int) -> None:
+        """An entry for each record whose place in the file is a multiple of the interval, then their count. Readers
+        check what it says, so it may fail."""
+        number = -(-(next_ - place.base) // place.interval)  # of the first such entry
+        due = range(number * place.interval - (next_ - place.base), len(pile.sums), place.interval)
+        if not due:
+            return
+        starts = scan(self._codec.spec, pile.frames, 0, len(pile.frames), verify=False, every=1).points
+        points = b"".join(_POINT.pack(next_ + i, end + starts[i]) for i in due)
+        with contextlib.suppress(OSError):
+            _write_all(place.index_fd, points, INDEX_HEADER + _POINT.size * number)
+            _write_all(place.index_fd, (number + len(due)).to_bytes(8, "little"), 8)
+
+    def _mark_durable(self, segment: int, end: int, next_: int) -> None:
+        """Everything below this is on the disk. Whoever looks meanwhile finds a wrong checksum, and so no mark; `next`
+        alone may be read at any time."""
+        words = self._page.words
+        for i, word in enumerate((segment, end, next_)):
+            words[_DURABLE + i] = word
+        words[_DURABLE + 3] = crc32(_MARK.pack(segment, end, next_))
+
 
 def _write_all(fd: int, data: bytes | bytearray, at: int) -> None:
     done = 0
     while done < len(data):
         done += os.pwrite(fd, memoryview(data)[done:], at + done)
+
+
+def _cut(fd: int, end: int, *, sync: bool) -> None:
+    """Take back what a failed batch may have left beyond `end`."""
+    if os.fstat(fd).st_size > end:
+        os.ftruncate(fd, end)
+        if sync:
+            with contextlib.suppress(OSError):
+                os.fdatasync(fd)
 
 
 def _report(call: Callable[[], None]) -> None:

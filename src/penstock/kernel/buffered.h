@@ -17,6 +17,7 @@
 #endif
 
 #define PS_RAISED (-1)               /* for an errno: Python raised, and has kept the exception */
+#define PS_PERSIST_NS 1000000000    /* the page is put on the disk so often at most */
 #define PS_SPARES 2                  /* emptied piles that are kept: one fills while the other is written */
 #define PS_SPARE_BYTES (16u << 20)   /* a larger one is given back */
 
@@ -35,11 +36,13 @@ typedef struct {
     ps_spec spec;
     ps_hooks hooks;
     void *self;
-    uint64_t batch_records, most_bytes, segment_bytes, serial;
+    uint64_t batch_records, most_bytes, most_records, segment_bytes, serial;
     int64_t linger_ns;
     int by_mutex, sync;
     unsigned forks;        /* a forked child has the memory, not the thread; and `m` may be held by nobody in it */
-    ps_clock clock;        /* the thread's own */
+    ps_clock clock;        /* the thread's own, as the next two */
+    int marked;            /* a durable mark was stored that is not on the disk itself */
+    int64_t persisted_ns;  /* when the page was last put there */
 
     pthread_mutex_t m;     /* guards everything below */
     pthread_cond_t kick;   /* the thread waits: for records, for more of them, for the end */
@@ -53,7 +56,7 @@ typedef struct {
     ps_pile *filling;      /* the last one, while records may still join it */
     ps_pile *spare;
     int spares;
-    uint64_t pending;      /* bytes appended and not yet durable */
+    uint64_t pending, pending_records;  /* bytes, and records, appended and not yet durable */
     uint64_t lost;         /* records of batches that failed */
     uint64_t finished;     /* batches */
     ps_place place;
@@ -148,7 +151,7 @@ static void ps_pile_done(ps_buffered *b, ps_pile *p) {
     free(p->state.at);
     p->state = (ps_text){NULL, 0};
     p->bytes = p->count = 0;
-    p->urgent = 0;
+    p->urgent = p->hollow = p->doom = 0;
     p->out = NULL;
     p->next = b->spare;
     b->spare = p;
@@ -172,7 +175,7 @@ static int ps_buffered_init(ps_buffered *b) {
     b->forks = ps_forks;
     b->serial = ++serial;
     b->clock.usable = -1;
-    b->place.data_fd = b->place.times_fd = b->bell[0] = b->bell[1] = -1;
+    b->place.data_fd = b->place.times_fd = b->place.index_fd = b->bell[0] = b->bell[1] = -1;
     int rc = pthread_mutex_init(&b->m, NULL);
     if (!rc) rc = ps_cond_init(&b->kick);
     if (!rc) rc = ps_cond_init(&b->progress);
@@ -201,8 +204,9 @@ static int ps_buffered_refused(const ps_buffered *b) {
 }
 
 /* An empty buffer takes anything: else a record longer than `most_bytes` could never be appended. */
-static int ps_buffered_fits(const ps_buffered *b, uint64_t bytes) {
-    return b->pending == 0 || (bytes <= b->most_bytes && b->pending <= b->most_bytes - bytes);
+static int ps_buffered_fits(const ps_buffered *b, uint64_t bytes, uint64_t records) {
+    return b->pending == 0 || (bytes <= b->most_bytes && b->pending <= b->most_bytes - bytes &&
+                               records <= b->most_records && b->pending_records <= b->most_records - records);
 }
 
 /* Let `m` go, having appended to the pile being filled; wake the thread if that is what it sleeps for. */
@@ -220,7 +224,7 @@ static inline ps_outcome *ps_buffered_append(ps_buffered *b, const uint8_t *payl
     if (ps_buffered_forked(b) || kind == PS_STATE_KIND) return NULL;
     pthread_mutex_lock(&b->m);
     ps_pile *p = b->filling;
-    if (__builtin_expect(!p || ps_buffered_refused(b) || !ps_buffered_fits(b, bytes) || bytes > p->room - p->bytes ||
+    if (__builtin_expect(!p || ps_buffered_refused(b) || !ps_buffered_fits(b, bytes, 1) || bytes > p->room - p->bytes ||
                              p->bytes + bytes > b->segment_bytes || p->count == p->entries_room, 0)) {
         pthread_mutex_unlock(&b->m);
         return NULL;
@@ -230,6 +234,7 @@ static inline ps_outcome *ps_buffered_append(ps_buffered *b, const uint8_t *payl
     ps_pile_add(b->spec, p, payload, n, kind, 1);
     out->count = p->count;
     b->pending += bytes;
+    b->pending_records++;
     ps_buffered_leave(b);
     return out;
 }
@@ -239,7 +244,7 @@ static int ps_buffered_put(ps_buffered *b, const ps_source *s, ps_outcome *fresh
     if (ps_buffered_forked(b)) return PS_PUT_FORKED;
     pthread_mutex_lock(&b->m);
     int rc = ps_buffered_refused(b);
-    if (!rc && !ps_buffered_fits(b, s->bytes)) rc = PS_PUT_FULL;
+    if (!rc && !ps_buffered_fits(b, s->bytes, s->count)) rc = PS_PUT_FULL;
     ps_pile *p = b->filling;
     if (p && p->bytes + s->bytes > b->segment_bytes) p = NULL;
     if (!rc && !p && !fresh) rc = PS_PUT_FRESH;
@@ -262,29 +267,34 @@ static int ps_buffered_put(ps_buffered *b, const ps_source *s, ps_outcome *fresh
     *place = p->count - s->count;
     p->out->count = p->count;
     b->pending += s->bytes;
+    b->pending_records += s->count;
     ps_buffered_leave(b);
     return PS_PUT_OK;
 }
 
 /* Many bytes are copied in three steps, of which the long one needs neither the GIL nor `m`: reserve, then fill a pile
  * that nobody else knows, then link it as a batch of its own. */
-static int ps_buffered_reserve(ps_buffered *b, uint64_t bytes, ps_pile **pile) {
+static int ps_buffered_reserve(ps_buffered *b, uint64_t bytes, uint64_t records, ps_pile **pile) {
     if (ps_buffered_forked(b)) return PS_PUT_FORKED;
     pthread_mutex_lock(&b->m);
     int rc = ps_buffered_refused(b);
-    if (!rc && !ps_buffered_fits(b, bytes)) rc = PS_PUT_FULL;
+    if (!rc && !ps_buffered_fits(b, bytes, records)) rc = PS_PUT_FULL;
     if (!rc && !(*pile = ps_pile_new(b))) rc = PS_PUT_MEMORY;
-    if (!rc) b->pending += bytes;
+    if (!rc) {
+        b->pending += bytes;
+        b->pending_records += records;
+    }
     pthread_mutex_unlock(&b->m);
     return rc;
 }
 
-static int ps_buffered_link(ps_buffered *b, ps_pile *p, uint64_t reserved, int rc, ps_outcome *fresh) {
+static int ps_buffered_link(ps_buffered *b, ps_pile *p, const ps_source *s, int rc, ps_outcome *fresh) {
     if (ps_buffered_forked(b)) return PS_PUT_FORKED;
     pthread_mutex_lock(&b->m);
     if (!rc) rc = ps_buffered_refused(b);
     if (rc) {
-        b->pending -= reserved;
+        b->pending -= s->bytes;
+        b->pending_records -= s->count;
         ps_pile_done(b, p);
         pthread_cond_broadcast(&b->progress);
         pthread_mutex_unlock(&b->m);
@@ -321,10 +331,10 @@ static int ps_buffered_wait(ps_buffered *b, const ps_outcome *out, int64_t until
 }
 
 /* Nonzero when an append is worth trying: there is room, or there never will be. */
-static int ps_buffered_wait_room(ps_buffered *b, uint64_t bytes, int64_t until) {
+static int ps_buffered_wait_room(ps_buffered *b, uint64_t bytes, uint64_t records, int64_t until) {
     int late = 0, worth;
     pthread_mutex_lock(&b->m);
-    while (!(worth = ps_buffered_refused(b) || ps_buffered_fits(b, bytes)) && !late) {
+    while (!(worth = ps_buffered_refused(b) || ps_buffered_fits(b, bytes, records)) && !late) {
         ps_buffered_hurry(b);
         late = ps_cond_until(&b->progress, &b->m, until);
     }
@@ -379,13 +389,16 @@ static int ps_buffered_write(ps_buffered *b, ps_pile *p, uint64_t *first, int *f
         ps_place place = b->place;
         pthread_mutex_unlock(&b->m);
         int64_t now = ps_now_us(&b->clock);
-        int code = ps_pile_commit(b->ctl, &place, p, now, b->sync, first, &error, fatal);
+        int code = ps_pile_commit(b->ctl, &place, b->spec, p, now, b->sync, first, &error, fatal);
         pthread_mutex_lock(&b->m);
         b->writing = 0;
         if (b->standing) pthread_cond_broadcast(&b->progress);
         pthread_mutex_unlock(&b->m);
         ps_buffered_unlock(b);
-        if (code == PS_OK) return error;
+        if (code == PS_OK) {
+            b->marked |= b->sync && !error;
+            return error;
+        }
         if (PS_LOAD(&b->deaf)) return ECANCELED;
         if (b->hooks.help(b->self, p->out, code, p->bytes, p->count)) {
             *fatal = code == PS_POISONED;
@@ -400,11 +413,17 @@ static void ps_buffered_break(ps_buffered *b, int error) {
     pthread_mutex_unlock(&b->m);
 }
 
+/* A batch failed: those behind it would leave a hole in what was appended, so they fail too. Under `m`. */
+static void ps_buffered_doom(ps_buffered *b, int error) {
+    for (ps_pile *p = b->head ? b->head->next : NULL; p; p = p->next) p->doom = error;
+    b->filling = NULL;                              /* what arrives from here on is another batch */
+}
+
 /* Under `m`, which is let go meanwhile: write the first batch, and say what became of it. */
 static void ps_buffered_deliver(ps_buffered *b) {
     ps_pile *p = b->head;
     uint64_t first = 0;
-    int error = b->broken, fatal = 0;
+    int error = b->broken ? b->broken : p->doom, fatal = 0;
     if (b->filling == p) b->filling = NULL;        /* what arrives from here on is the next batch */
     if (!error) {
         pthread_mutex_unlock(&b->m);
@@ -414,10 +433,12 @@ static void ps_buffered_deliver(ps_buffered *b) {
             if (error != PS_RAISED && !PS_LOAD(&b->deaf)) b->hooks.failed(b->self, error);
         }
         pthread_mutex_lock(&b->m);
+        if (error && error != PS_RAISED) ps_buffered_doom(b, error);    /* what Python raised, Python has told the others */
     }
     b->head = p->next;
     if (!b->head) b->last = NULL;
     b->pending -= p->bytes;
+    b->pending_records -= p->count;
     b->finished++;
     if (error) {
         b->lost += p->count;
@@ -442,15 +463,40 @@ static void ps_buffered_deliver(ps_buffered *b) {
 static int ps_buffered_due(const ps_buffered *b, int64_t *until) {
     const ps_pile *p = b->head;
     if (p != b->filling || p->urgent || b->stop || b->broken || p->count >= b->batch_records) return 1;
-    *until = p->born_ns + b->linger_ns;
-    return ps_mono_ns() >= *until;
+    int64_t at = p->born_ns + b->linger_ns;
+    if (at < *until) *until = at;
+    return ps_mono_ns() >= at;
+}
+
+/* Is a durable mark to be put on the disk now? If not, `*until` is no later than when it is. */
+static int ps_buffered_persist_due(const ps_buffered *b, int64_t *until) {
+    if (!b->marked || b->stop) return 0;           /* at the end the log's close does it */
+    int64_t at = b->persisted_ns + PS_PERSIST_NS;
+    if (ps_mono_ns() >= at) return 1;
+    if (at < *until) *until = at;
+    return 0;
+}
+
+/* Under `m`, which is let go meanwhile: nobody waits for this. It only tells damage from a torn tail more sharply after a
+ * power cut, so it may fail. */
+static void ps_buffered_persist(ps_buffered *b) {
+    pthread_mutex_unlock(&b->m);
+    b->marked = 0;
+    msync(b->ctl, PS_PAGE_BYTES, MS_SYNC);
+    b->persisted_ns = ps_mono_ns();
+    pthread_mutex_lock(&b->m);
 }
 
 static void *ps_buffered_main(void *arg) {
     ps_buffered *b = arg;
+    b->persisted_ns = ps_mono_ns();
     pthread_mutex_lock(&b->m);
     while (b->head || !b->stop) {
         int64_t until = INT64_MAX;
+        if (ps_buffered_persist_due(b, &until)) {
+            ps_buffered_persist(b);
+            continue;
+        }
         if (b->head && ps_buffered_due(b, &until)) {
             ps_buffered_deliver(b);
             continue;

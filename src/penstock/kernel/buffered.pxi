@@ -24,8 +24,8 @@ cdef extern from "buffered.h" nogil:
     ctypedef struct ps_pile:
         pass
     ctypedef struct ps_place:
-        int data_fd, times_fd
-        uint64_t turn, base, start, limit
+        int data_fd, times_fd, index_fd
+        uint64_t turn, base, start, limit, interval
     ctypedef struct ps_hooks:
         int (*help)(void *self, ps_outcome *out, int code, uint64_t bytes, uint64_t records) noexcept nogil
         int (*enter)(void *self, ps_outcome *out) noexcept nogil
@@ -38,7 +38,7 @@ cdef extern from "buffered.h" nogil:
         ps_spec spec
         ps_hooks hooks
         void *self
-        uint64_t batch_records, most_bytes, segment_bytes, serial, pending, lost
+        uint64_t batch_records, most_bytes, most_records, segment_bytes, serial, pending, pending_records, lost
         int64_t linger_ns
         int by_mutex, sync, started, stop, deaf, broken
         pthread_mutex_t m
@@ -63,12 +63,12 @@ cdef extern from "buffered.h" nogil:
     void ps_buffered_stand(ps_buffered *b, ps_place place)
     ps_outcome *ps_buffered_append(ps_buffered *b, const uint8_t *payload, uint32_t n, uint32_t kind, uint64_t *place)
     int ps_buffered_put(ps_buffered *b, const ps_source *s, ps_outcome *fresh, ps_outcome **out, uint64_t *place)
-    int ps_buffered_reserve(ps_buffered *b, uint64_t bytes, ps_pile **pile)
+    int ps_buffered_reserve(ps_buffered *b, uint64_t bytes, uint64_t records, ps_pile **pile)
     int ps_pile_take(ps_spec spec, ps_pile *p, const ps_source *s)
-    int ps_buffered_link(ps_buffered *b, ps_pile *p, uint64_t reserved, int rc, ps_outcome *fresh)
+    int ps_buffered_link(ps_buffered *b, ps_pile *p, const ps_source *s, int rc, ps_outcome *fresh)
     void ps_buffered_flush(ps_buffered *b)
     int ps_buffered_wait(ps_buffered *b, const ps_outcome *out, int64_t until)
-    int ps_buffered_wait_room(ps_buffered *b, uint64_t bytes, int64_t until)
+    int ps_buffered_wait_room(ps_buffered *b, uint64_t bytes, uint64_t records, int64_t until)
     int ps_buffered_wait_ended(ps_buffered *b, int64_t until)
     int ps_buffered_bell(ps_buffered *b)
     void ps_buffered_bell_close(ps_buffered *b)
@@ -76,6 +76,7 @@ cdef extern from "buffered.h" nogil:
     int64_t ps_mono_ns()
     int PS_LOAD_INT "PS_LOAD"(int *p)
     void ps_buffered_break(ps_buffered *b, int error)
+    void ps_buffered_doom(ps_buffered *b, int error)
     int pthread_mutex_lock(pthread_mutex_t *m)
     int pthread_mutex_unlock(pthread_mutex_t *m)
 
@@ -152,21 +153,17 @@ cdef int _help(void *arg, ps_outcome *out, int code, uint64_t bytes, uint64_t re
         self.on_slow(code, bytes, records)
         return 0
     except BaseException as error:
-        (<Batch> out.owner).keep(error)
-        if code == PS_POISONED:         # it is every later one's end too: none can join while we hold the GIL
-            self.last_straw = <Batch> out.owner
-            ps_buffered_break(&self.b, PS_RAISED)
-            for batch in self.live:
-                (<Batch> batch).keep(error)
+        self.fail_all(<Batch> out.owner, error, code == PS_POISONED)
         return PS_RAISED
 
 
 cdef int _enter(void *arg, ps_outcome *out) noexcept with gil:
+    cdef Buffered self = <Buffered> arg
     try:
-        (<Buffered> arg).page.file_lock.acquire()
+        self.page.file_lock.acquire()
         return 0
     except BaseException as error:
-        (<Batch> out.owner).keep(error)
+        self.fail_all(<Batch> out.owner, error, False)
         return PS_RAISED
 
 
@@ -187,8 +184,8 @@ cdef class Buffered:
 
     `on_slow(code, bytes, records)` is called in the thread, without the lock, when a batch cannot be written yet: it mends
     the cause or raises, which fails the batch (POISONED: and all later ones). `on_error(errno)` is called there when a write
-    or a sync failed; from then on everything is refused. Only a full disk is no such end: it fails the batch alone. Neither
-    may wait for a batch, nor take a lock that somebody holds who does.
+    or a sync failed; from then on everything is refused. Only a full disk is no such end: it fails the batch, and those that
+    were behind it then, which would leave a hole. Neither may wait for a batch, nor take a lock that somebody holds who does.
     """
 
     cdef ps_buffered b
@@ -206,7 +203,7 @@ cdef class Buffered:
         self.b.stop = 1         # until it is made
 
     def __init__(self, ControlPage page not None, spec, on_slow, on_error, *, uint64_t batch_records, double linger_s,
-                 uint64_t most_bytes, uint64_t segment_bytes, bint sync):
+                 uint64_t most_bytes, uint64_t segment_bytes, bint sync, uint64_t most_records=INT64_MAX):
         cdef int rc
         if self.made:
             raise RuntimeError("it is made already")
@@ -226,6 +223,7 @@ cdef class Buffered:
         self.b.batch_records = batch_records
         self.b.linger_ns = <int64_t> (min(linger_s, 1e9) * 1e9)
         self.b.most_bytes = most_bytes
+        self.b.most_records = most_records
         self.b.segment_bytes = segment_bytes
         self.b.sync = sync
         self.fast_least = self.b.spec.zero_ends
@@ -245,27 +243,47 @@ cdef class Buffered:
             ps_buffered_bell_close(&self.b)
             ps_buffered_free(&self.b)
 
+    cdef void fail_all(self, Batch batch, object error, bint ever):
+        """What failed this batch fails those behind it too, and `ever`, all that come. None can come while we hold the GIL."""
+        batch.keep(error)
+        for one in self.live:
+            (<Batch> one).keep(error)
+        if ever:
+            self.last_straw = batch
+            ps_buffered_break(&self.b, PS_RAISED)
+        pthread_mutex_lock(&self.b.m)
+        ps_buffered_doom(&self.b, PS_RAISED)
+        pthread_mutex_unlock(&self.b.m)
+
     # ---- where it stands ----
 
-    cdef int stand(self, int data_fd, int times_fd, uint64_t turn, uint64_t start, uint64_t limit) except -1:
-        cdef ps_place place
-        place.data_fd, place.times_fd = data_fd, times_fd
-        place.turn, place.start, place.limit = turn, start, limit
-        place.base = self.page.c.base[turn & 1]
+    cdef int stand(self, ps_place place) except -1:
         with nogil:
             ps_buffered_stand(&self.b, place)
         return 0
 
-    def attach(self, int data_fd, int times_fd, *, uint64_t turn, uint64_t start, uint64_t limit):
-        """Stand on the segment of `turn`: its data begin at `start` and may reach to `limit`. Call with the lock held."""
+    def attach(self, int data_fd, int times_fd, int index_fd, *, uint64_t turn, uint64_t start, uint64_t limit,
+               uint64_t interval):
+        """Stand on the segment of `turn`: its data begin at `start` and may reach to `limit`. Call with the lock held.
+
+        The index notes the place of each `interval`-th record of the segment; without one `index_fd` is -1.
+        """
+        cdef ps_place place
         self.detach()
-        if start > limit or data_fd < 0 or times_fd < 0:
+        if start > limit or data_fd < 0 or times_fd < 0 or (index_fd >= 0 and interval < 1):
             raise ValueError("no such segment")
-        self.stand(data_fd, times_fd, turn, start, limit)
+        place.data_fd, place.times_fd, place.index_fd = data_fd, times_fd, index_fd
+        place.turn, place.start, place.limit = turn, start, limit
+        place.interval = min(interval, <uint64_t> 1 << 48)      # more than a file has records; sums of it must not wrap
+        place.base = self.page.c.base[turn & 1]
+        self.stand(place)
 
     def detach(self):
         """Stand on no segment: the next batch asks `on_slow` for one. When this returns the files may be closed."""
-        self.stand(-1, -1, 0, 0, 0)
+        cdef ps_place place
+        memset(&place, 0, sizeof(ps_place))
+        place.data_fd = place.times_fd = place.index_fd = -1
+        self.stand(place)
 
     # ---- appending ----
 
@@ -288,7 +306,7 @@ cdef class Buffered:
         """Take many records as parts of one batch; that, and the first one's place in it."""
         cdef _Items items = _Items.__new__(_Items)
         cdef ps_source s
-        items.collect(self.b.spec, payloads)
+        items.collect(self.b.spec, payloads, kind)
         memset(&s, 0, sizeof(ps_source))
         s.items, s.count, s.bytes, s.kind, s.stable = items.at, items.count, items.bytes, kind, not items.views
         return self.take(&s, timeout_s)
@@ -347,7 +365,7 @@ cdef class Buffered:
             elif rc == PS_PUT_FULL:
                 if until < 0:
                     until = _until(timeout_s)
-                self.wait_room(s.bytes, until)
+                self.wait_room(s, until)
             else:
                 self.refuse(rc)
 
@@ -367,30 +385,31 @@ cdef class Buffered:
 
     cdef int put_large(self, ps_source *s, Batch fresh) except -1:
         cdef ps_pile *pile = NULL
-        cdef int rc = ps_buffered_reserve(&self.b, s.bytes, &pile)
+        cdef int rc = ps_buffered_reserve(&self.b, s.bytes, s.count, &pile)
         if rc == PS_PUT_OK:
             with nogil:
                 if ps_pile_take(self.b.spec, pile, s):
                     rc = PS_PUT_MEMORY
             self.live.append(fresh)
-            rc = ps_buffered_link(&self.b, pile, s.bytes, rc, &fresh.out)
+            rc = ps_buffered_link(&self.b, pile, s, rc, &fresh.out)
             if rc != PS_PUT_OK:
                 self.live.pop()
         return rc
 
-    cdef int wait_room(self, uint64_t bytes, int64_t until) except -1:
+    cdef int wait_room(self, ps_source *s, int64_t until) except -1:
         cdef int64_t slice_end
         cdef int worth
         while True:
             slice_end = 0 if ps_buffered_is_thread(&self.b) else min(until, ps_mono_ns() + _SLICE_NS)
             with nogil:
-                worth = ps_buffered_wait_room(&self.b, bytes, slice_end)
+                worth = ps_buffered_wait_room(&self.b, s.bytes, s.count, slice_end)
             if worth:
                 return 0
             PyErr_CheckSignals()
             if slice_end == 0 or ps_mono_ns() >= until:
-                raise BufferFull(f"{self.b.pending} bytes are not on the disk yet, and {bytes} more would pass the "
-                                 f"{self.b.most_bytes} that may wait; append again when a batch is done")
+                raise BufferFull(
+                    f"{self.b.pending_records} records of {self.b.pending} bytes are not on the disk yet, and {s.count} of "
+                    f"{s.bytes} more would pass what may wait; append again when a batch is done")
 
     cdef int refuse(self, int rc) except -1:
         if rc == PS_PUT_CLOSED:
@@ -499,6 +518,11 @@ cdef class Buffered:
         finally:
             pthread_mutex_unlock(&self.b.m)
         return out
+
+    @property
+    def waiting(self):
+        """(records, bytes) that were appended and are not on the disk yet."""
+        return PS_LOAD(&self.b.pending_records), PS_LOAD(&self.b.pending)
 
     @property
     def lost(self):

@@ -5,11 +5,14 @@
 #ifndef PENSTOCK_FRAMES_H
 #define PENSTOCK_FRAMES_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "crc.h"
+
+#define PS_STATE_KIND 1    /* records of this kind say in which state a file begins */
 
 typedef struct {
     uint8_t big;           /* byte order of head and checksum */
@@ -18,10 +21,11 @@ typedef struct {
     uint8_t sum_first;     /* before the payload, not after */
     uint8_t sum_head;      /* covers the head too */
     uint8_t zero_ends;     /* a zero head is the end of the data */
+    uint16_t state;        /* if any: bytes of a payload of PS_STATE_KIND whose head says 0 */
 } ps_spec;
 
 /* The queue's frames, spelled out so that the compiler can leave out every question about them. */
-static const ps_spec ps_queue_spec = {0, 0, 8, 0, 1, 1};
+static const ps_spec ps_queue_spec = {0, 0, 8, 0, 1, 1, 0};
 static inline int ps_is_queue(ps_spec s) { return memcmp(&s, &ps_queue_spec, sizeof s) == 0; }
 
 enum { PS_LIMIT = 0, PS_END = 1, PS_ZERO = 2, PS_SHORT = 3, PS_CHECKSUM = 4 };
@@ -32,6 +36,16 @@ typedef struct {
     int reason;
 } ps_scan;
 
+typedef struct {           /* one record in the companion, where frames have no checksum of their own */
+    int64_t us;
+    uint64_t sum;          /* CRC-64 of the whole frame; 0: not known */
+} ps_entry;
+
+typedef struct {           /* such entries, of records that follow each other */
+    const ps_entry *at;    /* anywhere: not aligned */
+    uint64_t count;
+} ps_sums;
+
 static inline uint32_t ps_swap32(uint32_t v, int big) { return big ? __builtin_bswap32(v) : v; }
 static inline uint64_t ps_swap64(uint64_t v, int big) { return big ? __builtin_bswap64(v) : v; }
 static inline uint32_t ps_get32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
@@ -41,7 +55,14 @@ static inline uint64_t ps_max_payload(ps_spec s) { return 0xffffffffu >> s.shift
 static inline uint32_t ps_head(ps_spec s, uint32_t n, uint32_t kind) {
     return ps_swap32(n << s.shift | kind, s.big);
 }
-static inline uint32_t ps_length(ps_spec s, uint32_t head) { return ps_swap32(head, s.big) >> s.shift; }
+/* A spec with `state` has kinds, so that a head of 1 is no length but the kind alone. */
+static inline uint32_t ps_length(ps_spec s, uint32_t head) {
+    head = ps_swap32(head, s.big);
+    return __builtin_expect(s.state && head == PS_STATE_KIND, 0) ? s.state : head >> s.shift;
+}
+static inline uint32_t ps_kind(ps_spec s, const uint8_t *frame) {
+    return ps_swap32(ps_get32(frame), s.big) & ((1u << s.shift) - 1);
+}
 static inline const uint8_t *ps_payload(ps_spec s, const uint8_t *frame) {
     return frame + 4 + (s.sum_first ? s.sum : 0);
 }
@@ -104,15 +125,30 @@ static inline __attribute__((always_inline)) uint64_t ps_check(ps_spec s, const 
     return size;
 }
 
-/* Walk frames in buf[pos, end). With `every`, the position of each every-th frame (from the first) goes to points[];
+/* Those of the `i`-th record on. */
+static inline ps_sums ps_sums_from(ps_sums sums, uint64_t i) {
+    if (i >= sums.count) return (ps_sums){NULL, 0};
+    return (ps_sums){sums.at + i, sums.count - i};
+}
+
+/* Does the companion say another checksum of the `i`-th frame? Often it does not know. */
+static inline int ps_differs(ps_sums sums, uint64_t i, const uint8_t *frame, uint64_t size) {
+    if (i >= sums.count) return 0;
+    uint64_t want;
+    memcpy(&want, (const uint8_t *)(sums.at + i) + offsetof(ps_entry, sum), 8);
+    return want && ps_crc64(0, frame, size) != want;
+}
+
+/* Walk frames in buf[pos, end), which `sums` have entries of. With `every`, the position of each every-th frame (from the first) goes to points[];
  * the walk stops when `room` points are taken. */
 static inline __attribute__((always_inline)) ps_scan ps_walk_as(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
-                       uint64_t every, uint64_t *points, uint64_t room) {
+                       ps_sums sums, uint64_t every, uint64_t *points, uint64_t room) {
     ps_scan r = {0, pos, PS_LIMIT};
     uint64_t taken = 0;
     while (r.count < limit) {
         uint64_t size = ps_check(s, buf + r.pos, end - r.pos, verify, &r.reason);
         if (!size) return r;
+        if (verify && ps_differs(sums, r.count, buf + r.pos, size)) { r.reason = PS_CHECKSUM; return r; }
         if (every && r.count % every == 0) {
             if (taken == room) return r;
             points[taken++] = r.pos;
@@ -125,20 +161,21 @@ static inline __attribute__((always_inline)) ps_scan ps_walk_as(ps_spec s, const
 }
 
 static ps_scan ps_walk(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
-                       uint64_t every, uint64_t *points, uint64_t room) {
-    if (ps_is_queue(s)) return ps_walk_as(ps_queue_spec, buf, pos, end, limit, verify, every, points, room);
-    return ps_walk_as(s, buf, pos, end, limit, verify, every, points, room);
+                       ps_sums sums, uint64_t every, uint64_t *points, uint64_t room) {
+    if (ps_is_queue(s)) return ps_walk_as(ps_queue_spec, buf, pos, end, limit, verify, (ps_sums){NULL, 0}, every, points, room);
+    return ps_walk_as(s, buf, pos, end, limit, verify, sums, every, points, room);
 }
 
 /* Copy `limit` frames' payloads one after the other into out[], with Arrow's int32 offsets: offsets[0] is set by the
  * caller. Stops before a payload that does not fit. */
 static inline __attribute__((always_inline)) ps_scan ps_gather_as(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
-                         int32_t *offsets, uint8_t *out, uint64_t room) {
+                         ps_sums sums, int32_t *offsets, uint8_t *out, uint64_t room) {
     ps_scan r = {0, pos, PS_LIMIT};
     uint64_t at = (uint64_t)(uint32_t)offsets[0];
     while (r.count < limit) {
         uint64_t size = ps_check(s, buf + r.pos, end - r.pos, verify, &r.reason);
         if (!size) return r;
+        if (verify && ps_differs(sums, r.count, buf + r.pos, size)) { r.reason = PS_CHECKSUM; return r; }
         uint64_t n = size - ps_overhead(s);
         if (at + n > room) { r.reason = PS_LIMIT; return r; }
         memcpy(out + at, ps_payload(s, buf + r.pos), n);
@@ -151,9 +188,9 @@ static inline __attribute__((always_inline)) ps_scan ps_gather_as(ps_spec s, con
 }
 
 static ps_scan ps_gather(ps_spec s, const uint8_t *buf, uint64_t pos, uint64_t end, uint64_t limit, int verify,
-                         int32_t *offsets, uint8_t *out, uint64_t room) {
-    if (ps_is_queue(s)) return ps_gather_as(ps_queue_spec, buf, pos, end, limit, verify, offsets, out, room);
-    return ps_gather_as(s, buf, pos, end, limit, verify, offsets, out, room);
+                         ps_sums sums, int32_t *offsets, uint8_t *out, uint64_t room) {
+    if (ps_is_queue(s)) return ps_gather_as(ps_queue_spec, buf, pos, end, limit, verify, (ps_sums){NULL, 0}, offsets, out, room);
+    return ps_gather_as(s, buf, pos, end, limit, verify, sums, offsets, out, room);
 }
 
 /* After damage: the first position in [start, anchor) from which whole, verified frames lead exactly to `anchor`, a

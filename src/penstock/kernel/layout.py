@@ -15,6 +15,7 @@ GENERATION: Final = 200
 WAITERS: Final = 256
 SLOTS: Final = (320, 384)
 BASES: Final = (448, 456)
+DURABLE: Final = 512  # a mark: segment, end, next, and the CRC-32 of these
 
 # within a slot
 SEGMENT: Final = 0

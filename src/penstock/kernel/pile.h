@@ -4,7 +4,6 @@
 
 #include "writer.h"
 
-#define PS_STATE_KIND 1              /* records of this kind say in which state a file begins */
 #define PS_PILE_BYTES (64u << 10)    /* what a new pile has room for at first */
 #define PS_PILE_RECORDS 1024u
 
@@ -16,11 +15,6 @@ typedef struct {
     int error;             /* errno of what failed it, or PS_RAISED */
     int done;
 } ps_outcome;
-
-typedef struct {           /* one record in the companion */
-    int64_t us;
-    uint64_t sum;          /* CRC-64 of the whole frame */
-} ps_entry;
 
 typedef struct {
     uint8_t *at;
@@ -37,6 +31,8 @@ typedef struct ps_pile {
     ps_text state;         /* a copy of its last record of PS_STATE_KIND: made now, since the thread must not fail */
     int64_t born_ns;
     int urgent;            /* do not wait for more */
+    int doom;              /* what failed one before it */
+    int hollow;            /* it has a record whose head is zero: without a checksum nothing tells it from no record */
 } ps_pile;
 
 static void ps_pile_free(ps_pile *p) {
@@ -76,6 +72,7 @@ static inline void ps_pile_add(ps_spec spec, ps_pile *p, const uint8_t *payload,
     uint64_t size = ps_overhead(spec) + n;
     uint32_t head = ps_put_body(spec, dst, payload, n, kind);
     ps_put_head(dst, head);
+    p->hollow |= head == 0;
     p->entries[p->count++].sum =
         stable && !spec.sum ? ps_crc64(ps_crc64_head(head), payload, n) : ps_crc64(0, dst, size);
     p->bytes += size;

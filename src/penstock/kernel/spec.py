@@ -18,6 +18,9 @@ POISONED: Final = 4  # a sync failed
 DIRTY: Final = 5  # an append was cut short: its process died
 
 
+STATE_KIND: Final = 1  # records of this kind say in which state a file begins
+
+
 @dataclass(slots=True)
 class Scan:
     """What a walk over frames found: how many, where it stopped and why, and the positions it was asked for."""
@@ -42,12 +45,17 @@ class FrameSpec:
     sum_first: bool = False
     sum_covers_head: bool = False
     zero_ends: bool = False
+    state_bytes: int = 0  # if any: of a payload of kind 1 whose head says that it has none
 
     def __post_init__(self) -> None:
         if self.sum_bytes not in (0, 4, 8):
             raise ValueError(f"sum_bytes must be 0 (none), 4 (CRC-32) or 8 (CRC-64), not {self.sum_bytes}")
         if not 0 <= self.shift <= 16:
             raise ValueError(f"shift must be 0 to 16, not {self.shift}")
+        if not 0 <= self.state_bytes <= 0xFFFF:
+            raise ValueError(f"state_bytes must be 0 to 65535, not {self.state_bytes}")
+        if self.state_bytes and not self.shift:
+            raise ValueError("state_bytes is for a kind, and without a shift there are none")
 
     @property
     def overhead(self) -> int:

@@ -1,7 +1,8 @@
 """The companion beside each segment: one entry per record with its time. Bytes: docs/formats.md, "companion".
 
 Advisory: a zero entry means that the time is not known. A negative one is a time too, and says that the batch goes on with
-the next record, so that after a power cut a batch of which only a part came back can be told and cut.
+the next record, so that after a power cut a batch of which only a part came back can be told and cut. Where frames have no
+checksum the entry has it, of the whole frame.
 """
 
 from __future__ import annotations
@@ -10,24 +11,35 @@ import struct
 import zlib
 from typing import Final
 
-from penstock.kernel import Buffer
+from penstock.kernel import Buffer, FrameSpec
 
 _HEADER: Final = struct.Struct("<8sIIQ")
 _MAGIC: Final = b"PENSTIME"
 _VERSION: Final = 1
 HEADER_BYTES: Final = 64
-ENTRY_BYTES: Final = 8
+ENTRY_BYTES: Final = 8  # of a time alone
+_SUMMED_BYTES: Final = 16
 
 
-def pack_header(base: int) -> bytes:
-    head = _HEADER.pack(_MAGIC, _VERSION, ENTRY_BYTES, base)
+def entry_bytes(spec: FrameSpec) -> int:
+    """How long an entry is beside such frames."""
+    return ENTRY_BYTES if spec.sum_bytes else _SUMMED_BYTES
+
+
+def length(spec: FrameSpec, count: int) -> int:
+    """How long a companion over so many records is."""
+    return HEADER_BYTES + entry_bytes(spec) * count
+
+
+def pack_header(base: int, entry_bytes: int = ENTRY_BYTES) -> bytes:
+    head = _HEADER.pack(_MAGIC, _VERSION, entry_bytes, base)
     return (head + zlib.crc32(head).to_bytes(4, "little")).ljust(HEADER_BYTES, b"\0")
 
 
-def is_valid(data: Buffer, base: int) -> bool:
+def is_valid(data: Buffer, base: int, entry_bytes: int = ENTRY_BYTES) -> bool:
     """Whether this is the companion of the segment whose first record is `base`."""
     view = memoryview(data)
-    return len(view) >= HEADER_BYTES and bytes(view[:HEADER_BYTES]) == pack_header(base)
+    return len(view) >= HEADER_BYTES and bytes(view[:HEADER_BYTES]) == pack_header(base, entry_bytes)
 
 
 def base_of(data: Buffer) -> int | None:
@@ -35,25 +47,33 @@ def base_of(data: Buffer) -> int | None:
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
         return None
-    base = int(_HEADER.unpack_from(view)[3])
-    return base if is_valid(view, base) else None
+    _, _, entry, base = _HEADER.unpack_from(view)
+    return int(base) if is_valid(view, base, entry) else None
 
 
 class Times:
     """The entries of one companion, by place in the segment."""
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: Buffer, entry_bytes: int = ENTRY_BYTES) -> None:
         view = memoryview(data)
-        whole = max(0, len(view) - HEADER_BYTES) // ENTRY_BYTES * ENTRY_BYTES
-        self._entries = view[HEADER_BYTES : HEADER_BYTES + whole].cast("q") if whole else memoryview(b"").cast("q")
+        whole = max(0, len(view) - HEADER_BYTES) // entry_bytes * entry_bytes
+        self.raw = view[HEADER_BYTES : HEADER_BYTES + whole] if whole else memoryview(b"")
+        self._words = self.raw.cast("q")
+        self._stride = entry_bytes // 8
 
     def __len__(self) -> int:
         """How many records there is room for."""
-        return len(self._entries)
+        return len(self._words) // self._stride
 
     def entry(self, place: int) -> int:
         """What is written for a record: 0 when nothing is."""
-        return self._entries[place] if place < len(self._entries) else 0
+        return self._words[place * self._stride] if place < len(self) else 0
+
+    def sum(self, place: int) -> int:
+        """The checksum of a record's frame; 0 when not known."""
+        return (
+            self._words[place * self._stride + 1] & 0xFFFFFFFFFFFFFFFF if place < len(self) and self._stride > 1 else 0
+        )
 
     def us(self, place: int) -> int:
         """Unix microseconds of a record, or 0 when not known."""
@@ -62,6 +82,10 @@ class Times:
     def ends_batch(self, place: int) -> bool:
         """Whether a record is known to be the last, or only one, of its batch."""
         return self.entry(place) > 0
+
+    def goes_on(self, place: int) -> bool:
+        """Whether a record is known to have more of its batch behind it."""
+        return self.entry(place) < 0
 
     def first_at(self, us: int, count: int) -> int:
         """The first of `count` records that is not older than `us`; `count` when all are. Unknown times are passed over."""

@@ -115,8 +115,7 @@ class Control:
             if files.size(self.fd) < layout.PAGE_BYTES:
                 if read_only:
                     raise NotALog(f"{path}: shorter than a control page; open the log for writing once to mend it")
-                files.truncate(self.fd, layout.PAGE_BYTES)
-                files.allocate(self.fd, 0, layout.PAGE_BYTES)
+                files.allocate(self.fd, 0, layout.PAGE_BYTES)  # never longer than its blocks: to touch a hole may kill
             # Mapped through a file of its own: a map keeps its file open, and with it a lock would outlive `close`.
             fd = files.open_read(path) if read_only else files.open_write(path)
             try:
@@ -341,7 +340,7 @@ class Control:
     def _load_mark(self, at: int) -> Mark | None:
         segment, end, next_, stored = _MARK.unpack_from(self._map, at)
         body = self._map[at : at + 24]
-        return Mark(segment, end, next_) if any(body) and stored == zlib.crc32(body) else None
+        return Mark(segment, end, next_) if stored == zlib.crc32(body) else None  # which is not 0 for zeros
 
     def _store_mark(self, at: int, mark: Mark | None) -> None:
         body = _MARK.pack(*mark, 0)[:24] if mark else bytes(24)

@@ -83,6 +83,10 @@ class Cursors:
                 raise DiskFull(path, len(data)) from error
             raise
 
+    def sync(self) -> None:
+        """Put the names on the disk: what was stored is then found after a power cut, too."""
+        files.sync_directory(self._directory)
+
     def forget(self, name: str) -> None:
         files.remove(self._path(name))
 

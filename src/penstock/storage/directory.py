@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.errors import DiskFull, NotALog
-from penstock.storage import files, segment
+from penstock.storage import files, growing, segment
+from penstock.storage.damage import Place
 from penstock.storage.recovery import companion_base, list_segments
 from penstock.storage.segment import Format, Header, ReadSegment, SegmentPaths, WriteSegment
 
@@ -21,14 +23,39 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+class First(NamedTuple):
+    """What a new log begins with, if it goes on from another: the least id of its first segment, and the sequence."""
+
+    segment: int = 0
+    sequence: int = 0
+
+
+_FIRST: Final = First()
+
+
 class Directory:
     """The segments of one log, and what is fixed for all of them."""
 
-    def __init__(self, path: Path, fmt: Format, file_size: int, interval: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fmt: Format,
+        file_size: int,
+        interval: int,
+        *,
+        own: Path | None = None,
+        begin_with: Callable[[], bytes] = bytes,
+        first: First = _FIRST,
+    ) -> None:
+        """`own` is where the log keeps what is no segment; `begin_with` gives the frame that a new segment begins with.
+        A new log begins with `first`."""
         self.path = path
+        self.own = own or path
         self.fmt = fmt
         self.file_size = file_size
         self.interval = interval
+        self.begin_with = begin_with
+        self.first = first
 
     @property
     def capacity(self) -> int:
@@ -83,16 +110,38 @@ class Directory:
 
     # ---- making and removing ----
 
-    def make(self, segment_id: int, base: int, begin: int) -> None:
-        """Put a new segment in place, from files prepared before or made now."""
+    def make(self, segment_id: int, base: int, begin: int) -> Place:
+        """Put a new segment in place, from files prepared before or made now; where its next record goes."""
+        first = self.begin_with()
         try:
-            if not self.is_prepared(segment_id):
-                segment.place(self.prepare(segment_id))
-            segment.adopt(self.path, self.fmt, segment_id, base, begin)
+            if self.fmt.GROWS:
+                growing.make(self.path, self.fmt, segment_id, base, self.interval, first)
+            else:
+                if not self.is_prepared(segment_id):
+                    segment.place(self.prepare(segment_id))
+                segment.adopt(self.path, self.fmt, segment_id, base, begin)
         except OSError as error:
             if is_full(error):
                 raise DiskFull(self.paths(segment_id).data, 0) from error
             raise
+        return Place(self.fmt.HEADER_BYTES + len(first), base + bool(first))
+
+    def copy(
+        self, segment_id: int, base: int, begin: int, source: ReadSegment, start: int, end: int, next_: int
+    ) -> int:
+        """Make a segment of the records base to next_ - 1, which are the bytes start to end of another one, and make it
+        durable; the byte where it ends."""
+        if self.fmt.GROWS:
+            growing.make(self.path, self.fmt, segment_id, base, self.interval, b"")
+            growing.fill(self.path, self.fmt, segment_id, source, start, end, base - source.base, next_ - base)
+            return self.fmt.HEADER_BYTES + end - start
+        self.make(segment_id, base, begin)
+        copy = self.write(segment_id, base)
+        try:
+            copy.fill(source, start, end, base, next_)
+            return copy.header.start + end - start
+        finally:
+            copy.close()
 
     def sync(self, segment_id: int) -> None:
         """Put a new segment's files and their names on the disk."""
@@ -122,10 +171,11 @@ class Directory:
 
     def remove_temporaries(self) -> None:
         """Remove what a process that died was making. Nobody else may be here."""
-        for name in list(files.walk(self.path)):
-            # The settings are written before anybody has a lock, so another process may be at it just now.
-            if name.endswith(".tmp") and self._is_ours(name):
-                files.remove(self.path / name)
+        for top in {self.path, self.own}:
+            for name in list(files.walk(top)):
+                # The settings are written before anybody has a lock, so another process may be at it just now.
+                if name.endswith(".tmp") and self._is_ours(name):
+                    files.remove(top / name)
         self.remove_prepared()
 
     def remove_prepared(self) -> None:

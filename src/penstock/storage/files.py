@@ -12,6 +12,9 @@ import errno
 import fcntl
 import mmap
 import os
+import select
+import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -53,6 +56,7 @@ _NETWORK: Final = {
 }
 _PUNCH: Final = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _ZEROS: Final = bytes(1 << 20)
+_SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
 
 
 def open_read(path: Path) -> int:
@@ -205,6 +209,25 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+def remove_tree(path: Path) -> None:
+    """A directory and all in it, if it is there. A crash leaves some of it, to be removed by the next call."""
+    if path.is_dir():
+        shutil.rmtree(path)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything of that name, if only a link that leads nowhere."""
+    return os.path.lexists(path)
+
+
+def is_regular(path: Path) -> bool:
+    """Whether it is a file itself: no directory, no link, nothing special."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
 def make_directories(path: Path, top: Path) -> None:
     """Create `path` below `top` and make each new name durable."""
     missing = []
@@ -289,6 +312,59 @@ def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
 
 def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def advise_sequential(fd: int) -> None:
+    """Say that a file will be read from front to back, so that more of it is read ahead."""
+    if hasattr(os, "posix_fadvise") and not PORTABLE:
+        with contextlib.suppress(OSError):  # advice: what does not take it is read all the same
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+
+def send(sock_fd: int, source: Path | int, start: int, end: int) -> int:
+    """Send the bytes start to end of a file, given as a path or open, to a socket, blocking or not; how many were sent: fewer
+    only where the file ends sooner. Waits while the other side takes no more."""
+    if isinstance(source, Path):
+        with opened(source) as fd:
+            advise_sequential(fd)
+            return send(sock_fd, fd, start, end)
+    at = _send_by_system(sock_fd, source, start, end) if hasattr(os, "sendfile") and not PORTABLE else start
+    while at < end and (part := memoryview(read(source, at, min(end - at, len(_ZEROS))))):
+        at += len(part)
+        while part:
+            try:
+                part = part[os.write(sock_fd, part) :]
+            except BlockingIOError:
+                _wait_writable(sock_fd)
+    return at - start
+
+
+def _send_by_system(sock_fd: int, fd: int, at: int, end: int) -> int:
+    """Send without a copy; where it came to, which may be short of the end: not every file, or socket, can do it."""
+    while at < end:
+        try:
+            n = os.sendfile(sock_fd, fd, at, min(end - at, _SEND_BYTES))
+        except BlockingIOError:
+            _wait_writable(sock_fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.EOPNOTSUPP):
+                raise
+            break
+        else:
+            if n == 0:
+                break
+            at += n
+    return at
+
+
+def _wait_writable(fd: int) -> None:
+    """Sleep until something can be written, or writing would tell why it cannot."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        poll.poll()
+    else:
+        select.select([], [fd], [])
 
 
 @contextmanager

@@ -18,17 +18,16 @@ _MOST_BYTES = 64
 class Holder:
     """The right to write in a directory, from its making until `close`."""
 
-    def __init__(self, top: Path, what: str) -> None:
+    def __init__(self, top: Path, what: str, *, readable: bool = True) -> None:
+        """`readable`: others may open it with read_only=True meanwhile."""
         self._pid = os.getpid()
         self._fd = files.create(top / ".writer", exclusive=False)
         if not files.lock(self._fd, shared=False, wait=False):
             other = files.read(self._fd, 0, _MOST_BYTES).decode("ascii", "replace").strip()
             files.close(self._fd)
             who = "this process" if other == str(os.getpid()) else f"process {other or 'unknown'}"
-            raise LogBusy(
-                f"{top}: {who} has this {what} open, and one at a time may; close it there first, or open it here "
-                "with read_only=True"
-            )
+            instead = ", or open it here with read_only=True" if readable else ""
+            raise LogBusy(f"{top}: {who} has this {what} open, and one at a time may; close it there first{instead}")
         try:
             files.write(self._fd, f"{self._pid}\n".ljust(_MOST_BYTES).encode(), 0)  # in one piece: it is read unlocked
         except BaseException:

@@ -59,7 +59,7 @@ class Janitor(threading.Thread):
     def stop(self) -> None:
         self._stopping = True
         self.wake()
-        if self.is_alive():
+        if self.is_alive() and threading.current_thread() is not self:  # it may be what drops the last hold on a log
             self.join()
 
     def run(self) -> None:
@@ -85,7 +85,7 @@ class Janitor(threading.Thread):
     def _turn(self) -> None:
         log = self._log
         assert log is not None
-        writer = log.appender()
+        log.writable()
         try:
             self._flush_if_due(log)
             log.prepare_next()
@@ -94,7 +94,7 @@ class Janitor(threading.Thread):
                 self._again = False
                 self._tidy(log)
         finally:
-            writer.notify_at = min(log.prepare_at(), self._flush_at(log))
+            log.notify_at(min(log.prepare_at(), self._flush_at(log)))
         # An append between looking and setting notify_at would go unseen, so look once more.
         if self._flush.kind == "batch" and self._due_s is None and log.next_sequence > log.durable_sequence:
             self.wake()

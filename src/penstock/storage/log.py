@@ -1,7 +1,8 @@
 """One log: segments, the control page, the manifest and the cursors, as one thing to append to and read from.
 
 The four uses are policy over this. Here are opening, syncing, sealing, retiring and closing; how appends are written is the
-write path's (`mapped`). Lock order: `_sync_lock`, then the write path's, then the control page's.
+write path's: `mapped`, or `buffered` where files grow. Lock order: `_sync_lock`, then the write path's, then the control
+page's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,20 +21,22 @@ from penstock.errors import (
     DiskFull,
     LogBusy,
     LogClosed,
+    NotALog,
     PenstockError,
     ReadOnly,
     SyncFailed,
 )
 from penstock.options import Roll
 from penstock.storage import files, notes, segment
+from penstock.storage.buffered import Buffered, Buffering
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.cursor import Cursors
-from penstock.storage.directory import Directory, is_full
+from penstock.storage.directory import Directory, First, is_full
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.mapped import Mapped
 from penstock.storage.opening import check, recover, survey
 from penstock.storage.recovery import OnProgress, Recovery, Tail
-from penstock.storage.segment import Format
+from penstock.storage.segment import Format, WriteSegment
 from penstock.storage.span import finish_appends, guard_sync
 
 _NEVER: Final = (1 << 63) - 1
@@ -53,39 +56,54 @@ class Log:
         interval: int,
         roll: Roll,
         read_only: bool = False,
+        still: bool = False,
         verify: OnProgress | None = None,
         written: int = 0,
         mirror: memoryview | None = None,
         sole: bool = False,
+        may_be_empty: bool = False,
         on_opening: Callable[[Directory], None] = lambda directory: None,
         on_work: Callable[[], None] = lambda: None,
+        own: Path | None = None,
+        buffering: Buffering | None = None,
+        begin_with: Callable[[], bytes] = bytes,
+        first: First | None = None,
     ) -> None:
-        self.directory = Directory(path, fmt, file_size, interval)
+        """`own` is where the log keeps what is no segment, if not beside them; `buffering` is for files that grow. One that
+        is `still` is only read, and nobody writes it any more. One without files is read if it `may_be_empty`."""
+        self.directory = Directory(
+            path, fmt, file_size, interval, own=own, begin_with=begin_with, first=first or First()
+        )
         self.path = path
         self.fmt = fmt
         self.file_size = file_size
         self.interval = interval
         self.roll = roll
-        self.read_only = read_only
+        self.read_only = read_only or still
+        self._still = still
         self._on_opening = on_opening  # called first of all when nobody else has the log open
         self.on_work = on_work
-        self.cursors = Cursors(path)
+        self._buffering = buffering
+        self.cursors = Cursors(self.directory.own)
         self.closed = False
         self._closing = False  # no more appends; read and set under the lock
         self._close_lock = threading.Lock()
         self._written = written  # up to which byte of all frames the log is known to have been written
         self._sole = sole  # nobody else may write it: whoever has it open beside us only reads
+        self._may_be_empty = may_be_empty
         self._mirror = mirror  # where every published end, as such a byte, is stored too
         self._pid = os.getpid()
         self._sync_lock = threading.Lock()
         self._persisted_s = 0.0
-        self.manifest = Manifest(path / "manifest", read_only=read_only)
+        self.manifest = Manifest(self.directory.own / "manifest", read_only=self.read_only)
         self.control: Control | None = None
-        self.mapped: Mapped | None = None  # the write path; None when read-only
+        self.writing: Mapped | Buffered | None = None  # the write path; None when read-only
         self.recovery = Recovery()
         self._static: Tail | None = None
         try:
-            if read_only:
+            if still:
+                self._open_still(verify)
+            elif read_only:
                 self._open_to_read(verify)
             else:
                 self._open_to_write(verify)
@@ -99,7 +117,7 @@ class Log:
     # ---- opening ----
 
     def _open_to_write(self, verify: OnProgress | None) -> None:
-        control = self.control = Control(self.path / ".lock")
+        control = self.control = Control(self.directory.own / ".lock")
         alone = control.try_exclusive()
         if not alone:
             control.share()  # waits while another process recovers
@@ -117,7 +135,13 @@ class Log:
             if verify:
                 self._verify_all(verify)
         control.page.on_locked = self._settled
-        self.mapped = Mapped(self, control, self._mirror)
+        self.writing = self._write_path(control)
+
+    def _write_path(self, control: Control) -> Mapped | Buffered:
+        if not self.fmt.GROWS:
+            return Mapped(self, control, self._mirror)
+        assert self._buffering is not None
+        return Buffered(self, control, self._buffering)
 
     def _join(self, control: Control) -> None:
         """Other processes have the log open: what the control page says is so."""
@@ -132,7 +156,7 @@ class Log:
 
     def _open_to_read(self, verify: OnProgress | None) -> None:
         """Beside live writers: follow the control page. With none: find the end without changing anything."""
-        path = self.path / ".lock"
+        path = self.directory.own / ".lock"
         if path.exists():
             control = self.control = Control(path, read_only=True)
             control.share()
@@ -142,7 +166,22 @@ class Log:
                 return
             files.unlock(control.fd)  # must not keep a writer from making it valid
         self._static, self.recovery = survey(
-            self.directory, self.control, self.manifest, verify=verify, written=self._written
+            self.directory,
+            self.control,
+            self.manifest,
+            verify=verify,
+            written=self._written,
+            may_be_empty=self._may_be_empty,
+        )
+
+    def _open_still(self, verify: OnProgress | None) -> None:
+        """Nobody writes it, nor will: its page need not be locked, and tells of a crash in this boot where the log ends."""
+        path = self.directory.own / ".lock"
+        if path.exists():
+            with suppress(NotALog):  # it is cut short: it says nothing
+                self.control = Control(path, read_only=True)
+        self._static, self.recovery = survey(
+            self.directory, self.control, self.manifest, verify=verify, written=self._written, still=True
         )
 
     def _verify_all(self, verify: OnProgress) -> None:
@@ -155,14 +194,14 @@ class Log:
 
     def become_live(self) -> bool:
         """A read-only log that was closed when opened: has a writer come?"""
-        if self._static is None:
+        if self._static is None or self._still:
             return False
-        if self.control is None and (self.path / ".lock").exists():
-            self.control = Control(self.path / ".lock", read_only=True)
+        if self.control is None and (self.directory.own / ".lock").exists():
+            self.control = Control(self.directory.own / ".lock", read_only=True)
         if self.control is None or not self.control.same_boot:
             return False
         self.control.share()
-        manifest = Manifest(self.path / "manifest", read_only=True)
+        manifest = Manifest(self.directory.own / "manifest", read_only=True)
         if not self.control.same_boot or not manifest.load(self.control.generation, believe_rolled=True):
             manifest.close()
             files.unlock(self.control.fd)
@@ -252,15 +291,30 @@ class Log:
 
     # ---- appending ----
 
+    @property
+    def mapped(self) -> Mapped:
+        """The write path, of a log whose frames have checksums."""
+        assert isinstance(self.writing, Mapped)
+        return self.writing
+
+    @property
+    def buffered(self) -> Buffered:
+        """The write path, of a log whose files grow."""
+        assert isinstance(self.writing, Buffered)
+        return self.writing
+
     def appender(self) -> kernel.Writer:
         self.writable()
-        assert self.mapped is not None
         return self.mapped.writer
+
+    def notify_at(self, end: int) -> None:
+        """Call `on_work` when the active segment reaches byte `end`. Where files grow nothing is done ahead."""
+        if isinstance(self.writing, Mapped):
+            self.writing.writer.notify_at = end
 
     def append_batch(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
         """Append many as one; the first sequence."""
         self.writable()
-        assert self.mapped is not None
         return self.mapped.append_batch(payloads)
 
     def append_arrow(
@@ -268,21 +322,22 @@ class Log:
     ) -> int:
         """Append `count` values of an Arrow binary array as one batch; the first sequence."""
         self.writable()
-        assert self.mapped is not None
         return self.mapped.append_arrow(offsets, wide, values, start, count)
 
     def roll_now(self) -> None:
         """Go on to a new segment, unless the active one is empty."""
         with self.locked() as control:
             now = control.active()
-            if now.next > now.base and self.mapped is not None:
-                self.mapped.go_on(control, now)
+            if now.next > now.base and self.writing is not None:
+                self.writing.go_on(control, now)
 
     # ---- durability ----
 
     def sync(self, timeout_s: float | None = None) -> int:
         """Put everything appended so far on the disk; the durable mark. Waits for a sync under way at most `timeout_s`."""
         control = self.writable()
+        if isinstance(self.writing, Buffered):
+            self.writing.drain(timeout_s)
         wanted = control.active().next
         if timeout_s is not None:
             if not self._sync_lock.acquire(timeout=max(0.0, timeout_s)):
@@ -311,11 +366,11 @@ class Log:
         return now.end + (self.file_size if durable is not None else 0)
 
     def _sync_all(self, control: Control) -> None:
-        assert self.mapped is not None
-        self.mapped.writer.durable = self.undurable_bytes() < _OFTEN_BYTES
+        if isinstance(self.writing, Mapped):
+            self.writing.writer.durable = self.undurable_bytes() < _OFTEN_BYTES
         with self.locked():
             now, n = control.active(), control.count_sync()
-            seg = self.mapped.on(now)
+            seg = self._standing_on(now)
             if seg is not None:
                 notes.note(seg.fd, self.fmt.HEADER_BYTES, n, now.end, now.next)
             else:
@@ -339,11 +394,15 @@ class Log:
             for info in self.finished().values():
                 if not info.sealed and (durable is None or info.id >= durable.segment) and info.id < now.segment:
                     self._sync_file(control, info.id)
-        seg = self.mapped.on(now) if self.mapped is not None else None
+        seg = self._standing_on(now)
         if seg is not None:
             seg.sync()
         else:
             self._sync_file(control, now.segment)
+
+    def _standing_on(self, now: Active) -> WriteSegment | None:
+        """The active segment, if it is mapped here."""
+        return self.writing.on(now) if isinstance(self.writing, Mapped) else None
 
     def _sync_file(self, control: Control, segment_id: int) -> None:
         path = self.path / self.fmt.name(segment_id)
@@ -365,13 +424,16 @@ class Log:
 
     def prepare_at(self) -> int:
         """The end of the active segment from which on its successor should be made."""
+        if self.fmt.GROWS:
+            return _NEVER
         now = self.active()
-        assert self.mapped is not None
         half = min(self.mapped.roll_at(), self.file_size) // 2
         return half if now.end < half else _NEVER
 
     def prepare_next(self) -> None:
         """Make the next segment's files before they are needed, so that a roll is not a stall."""
+        if self.fmt.GROWS:
+            return
         now = self.active()
         few = self.roll.records is not None and now.next - now.base >= self.roll.records // 2
         if now.end < self.prepare_at() < _NEVER and not few and self.roll.interval_s is None:
@@ -389,7 +451,8 @@ class Log:
         waiting = [s for s in self.finished().values() if not s.sealed]
         if not waiting:
             return 0
-        self.sync()
+        if not self.fmt.GROWS:  # else sealing syncs all there is; and what is buffered need not hurry
+            self.sync()
         for listed in sorted(waiting, key=lambda s: s.id):
             # Look again once it is no longer active: a roll that was cut short lists a segment that then goes on growing.
             info = self.finished().get(listed.id) if listed.id < self.active().segment else None
@@ -450,10 +513,12 @@ class Log:
     def _close(self) -> None:
         try:
             if not self.read_only and self.control is not None and not self.control.poison:
+                if isinstance(self.writing, Buffered):
+                    self.writing.stop()
                 with self.locked():  # what is appended beside this is in before it, or refused
                     self._closing = True
-                    if self.mapped is not None:
-                        self.mapped.writer.detach()
+                    if isinstance(self.writing, Mapped):
+                        self.writing.writer.detach()
                 try:
                     self.seal_finished()
                 except OSError as error:
@@ -474,8 +539,8 @@ class Log:
             raise LogClosed(f"{self.path}: this log object is being closed; open the log again")
 
     def _close_clean(self, control: Control) -> None:
-        assert self.mapped is not None
-        self.mapped.close_segment()
+        assert self.writing is not None
+        self.writing.close_segment()
         if not self._sole and not control.try_exclusive():
             return
         now = control.active()
@@ -489,8 +554,8 @@ class Log:
 
     def _let_go(self) -> None:
         _open_logs.discard(self)
-        if self.mapped is not None:
-            self.mapped.let_go()
+        if self.writing is not None:
+            self.writing.let_go()
         self.manifest.close()
         if self.control is not None:
             self.control.close()
@@ -500,8 +565,8 @@ class Log:
         self._sync_lock = threading.Lock()
         if self.control is not None:
             self.control.forked()
-        if self.mapped is not None:
-            self.mapped.growing.forked()
+        if isinstance(self.writing, Mapped):
+            self.writing.growing.forked()
         self._let_go()
 
 

@@ -57,11 +57,16 @@ class Manifest:
         self._fd = -1
         self._read_only = read_only
         self.segments: dict[int, SegmentInfo] = {}
-        self.retired_next = 0  # sequences below this were removed by retention
+        self.gone: SegmentInfo | None = None  # the last one that was removed: what is left begins where it ended
         self._read_to = 0
         self._edits = 0
         self._generation = -1
         self._lock = threading.RLock()
+
+    @property
+    def retired_next(self) -> int:
+        """Sequences below this were removed by retention."""
+        return self.gone.next if self.gone is not None else 0
 
     @property
     def exists(self) -> bool:
@@ -124,7 +129,8 @@ class Manifest:
     def _apply(self, kind: int, info: SegmentInfo) -> None:
         if kind == _RETIRED:
             self.segments.pop(info.id, None)
-            self.retired_next = max(self.retired_next, info.next)
+            if info.next > self.retired_next:
+                self.gone = info
         else:
             self.segments[info.id] = replace(info, sealed=kind == _SEALED)
 
@@ -163,8 +169,7 @@ class Manifest:
         """Write it anew with what holds now, and put that in place of the old one."""
         parts = [_HEADER.pack(_MAGIC, _VERSION, 0, generation, 0)[:-4]]
         parts.append(zlib.crc32(parts[0]).to_bytes(4, "little"))
-        gone = SegmentInfo(0, 0, self.retired_next, 0, 0, 0)
-        edits = [(_RETIRED, gone)] if self.retired_next else []
+        edits = [(_RETIRED, self.gone)] if self.gone is not None else []
         edits += [(_SEALED if s.sealed else _ROLLED, s) for s in self.segments.values()]
         parts += [_pack(kind, s) for kind, s in edits]
         files.replace(self._path, b"".join(parts))
@@ -177,7 +182,8 @@ class Manifest:
     def _forget(self) -> None:
         self.close()
         self.segments = {}
-        self.retired_next = self._read_to = self._edits = 0
+        self.gone = None
+        self._read_to = self._edits = 0
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -120,6 +120,17 @@ class Mapped:
             self.writer.work_ahead(self.ahead_fd, *seg.fds)
         self._log.on_work()
 
+    def stand_on(self, control: Control, now: Active) -> None:
+        """Stand on the active segment, if not there yet. Under the lock."""
+        if self.segment is None or self._turn != now.turn:
+            self._attach(control, now)
+
+    def mirror_end(self) -> None:
+        """Store the published end where it is stored too, after an append that the kernel did not do. Under the lock."""
+        if self._mirror is not None:
+            at = self._log.writable().active()
+            kernel.store_big(self._mirror, 0, 0, 1, self._log.directory.begin_after(at.segment, at.end))
+
     def roll_at(self) -> int:
         """The byte of a file at which the log goes on to the next one."""
         size = self._log.roll.size_bytes or self._log.file_size
@@ -181,14 +192,12 @@ class Mapped:
             now = control.active()
             if now.next > now.base:
                 self.go_on(control, now)
-            elif self.segment is None or self._turn != now.turn:
-                self._attach(control, now)
+            else:
+                self.stand_on(control, now)
             assert self.segment is not None
             us = max(files.now_us(), control.last_us)
             span.append(self._log.directory, control, self._log.manifest, self.segment, payloads, sizes, us)
-            if self._mirror is not None:
-                at = control.active()
-                kernel.store_big(self._mirror, 0, 0, 1, self._log.directory.begin_after(at.segment, at.end))
+            self.mirror_end()
         self._log.on_work()
         return now.next
 

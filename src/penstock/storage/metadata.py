@@ -39,6 +39,12 @@ def settle(top: Path, fmt: str, version: int, given: dict[str, Any], default: di
     return found
 
 
+def change(top: Path, settings: dict[str, Any]) -> None:
+    """Put other settings in place of those that a log has."""
+    files.replace(top / FILE, json.dumps(settings, indent=2).encode() + b"\n")
+    files.sync_directory(top)
+
+
 def check(top: Path, found: dict[str, Any], fmt: str, version: int, given: dict[str, Any]) -> None:
     """Refuse another format, a later version, or other settings than the log was made with."""
     if found["format"] != fmt:

@@ -9,13 +9,11 @@ leaves two that agree, or the old and the new one, and the middle one of three i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from functools import partial
 from itertools import count
 from pathlib import Path
 
 from penstock.errors import DiskFull
-from penstock.kernel import store_big
+from penstock.kernel import Buffer, store_big
 from penstock.storage import files
 from penstock.storage.directory import is_full
 
@@ -45,10 +43,11 @@ class Offsets:
         self._lock = threading.Lock()
         self._tickets = count(1)  # one for each sync that is asked for ...
         self._synced = 0  # ... and up to which they are done
+        self._failed: OSError | None = None
         try:
             if not read_only:
                 self._reach(_GROUP)
-            self._map()
+            self._open_map()
         except BaseException:
             files.close(self._fd)
             raise
@@ -75,9 +74,10 @@ class Offsets:
                     raise DiskFull(self._path, length - size) from error
                 raise
 
-    def _map(self) -> None:
+    def _open_map(self) -> None:
         size = files.size(self._fd) // _SLOT_BYTES * _SLOT_BYTES
-        self._view = memoryview(files.map_read(self._fd, size) if self._read_only else files.map_write(self._fd, size))
+        self._map = files.map_read(self._fd, size) if self._read_only else files.map_write(self._fd, size)
+        self._view = memoryview(self._map)
 
     @property
     def slots(self) -> int:
@@ -88,30 +88,38 @@ class Offsets:
         return self._view[:_SLOT_BYTES]
 
     def load(self, slot: int) -> int:
+        if self._read_only and slot >= self.slots:
+            self._open_map()  # it may have grown
         copies = [int.from_bytes(self._view[at : at + _SLOT_BYTES], "big") for at in _places(slot)]
         return copies[0] if len(self._view) < _GROUP else sorted(copies)[1]
 
     def store(self, slot: int, offset: int) -> None:
-        self.storer(slot)(offset)
+        store_big(*self.place(slot), offset)
 
-    def storer(self, slot: int) -> Callable[[int], None]:
-        """`store` for one slot, ready to be called with every message."""
+    def place(self, slot: int) -> tuple[Buffer, int, int, int]:
+        """Where a slot lies, for the kernel to store to: in what, and where its copies are."""
         places = _places(slot)
-        return partial(store_big, self._view, places[0], places.step, len(places))
+        return self._map, places[0], places.step, len(places)
 
     def grow(self) -> None:
-        """Room for more receivers. The kernel's view of the write offset stays good: it is the same page."""
+        """Room for more receivers. What the kernel stores to stays good: it is the same pages."""
         with self._lock:
             self._reach((len(self._view) // _GROUP + 1) * _GROUP)
-            self._map()
+            self._open_map()
 
     def sync(self) -> None:
         """Put what was stored before this call on the disk. Callers that wait here meanwhile share the next sync."""
         mine = next(self._tickets)
         with self._lock:
+            if self._failed is not None:
+                raise OSError(*self._failed.args)  # the next one would find nothing to write, and succeed
             if self._synced < mine and self._fd >= 0:  # whoever closes it has synced it
                 asked = next(self._tickets)
-                files.sync(self._fd)
+                try:
+                    files.sync(self._fd)
+                except OSError as error:
+                    self._failed = error
+                    raise
                 self._synced = asked
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ def recover(
     written: int,
 ) -> Recovery:
     """Find the end of the log, mend what a crash left, and make the control page valid; with `verify`, check all of it."""
-    same = control.same_boot and _agrees(control)
+    same = control.same_boot and _agrees(control) and _fits(directory, control)
     directory.remove_temporaries()
     listed = manifest.load(control.generation, believe_rolled=same)
     opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=True, written=written)
@@ -91,15 +91,25 @@ def survey(
     *,
     verify: OnProgress | None,
     written: int,
+    still: bool = False,
+    may_be_empty: bool = False,
 ) -> tuple[Tail, Recovery]:
-    """Find the end of a log that nobody writes, without changing anything."""
-    manifest.load(0, believe_rolled=False)
+    """Find the end of a log that nobody writes, without changing anything. Its page is believed in its own boot too if it is
+    `still`: whoever wrote it is gone."""
+    same = still and control is not None and control.same_boot and _agrees(control) and _is_beyond_durable(control)
+    manifest.load(0, believe_rolled=same)
     opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=False, written=written)
     opening.report.tell(verify, directory.used_bytes() if verify else 0)
     clean = control.clean if control else None
-    exact = clean is not None and _ends_at(directory, clean)
-    opening.report.how = "clean" if exact else "new boot"
-    tail = opening.find_tail(clean or (control.durable if control else None), exact=exact, verify=verify is not None)
+    exact = same or (clean is not None and _ends_at(directory, clean))
+    floor = clean or (control.durable if control else None)
+    if same and control is not None:
+        now = control.active()
+        floor = Mark(now.segment, now.end, now.next)
+    opening.report.how = "same boot" if same and not clean else "clean" if exact else "new boot"
+    tail = opening.find_tail(floor, exact=exact, verify=verify is not None)
+    if tail is None and may_be_empty:
+        tail = _before_first_segment(directory, manifest)
     if tail is None:
         raise LogNotFound(f"{directory.path}: no data files here; open the log for writing to create one")
     if verify:
@@ -128,6 +138,33 @@ def _agrees(control: Control) -> bool:
     return clean is None or (clean == Mark(now.segment, now.end, now.next) and control.dirty is None)
 
 
+def _fits(directory: Directory, control: Control) -> bool:
+    """Where files grow, whether a page that was not closed clean can be right: the records of the last file lead to the end
+    that it says, and are as many. If they do not, one of the two is damaged: the page, if they lead to its durable mark,
+    which has a checksum."""
+    now, dirty, durable = control.active(), control.dirty, control.durable
+    if not directory.fmt.GROWS or control.clean is not None:
+        return True
+    if not _is_beyond_durable(control) or not directory.paths(now.segment).data.exists():
+        return False
+    seg = directory.read(now.segment, now.base)
+    ends = [Place(now.end, now.next)]
+    if dirty is not None and dirty.next == now.next:
+        ends.append(Place(dirty.end, dirty.next))  # it died between the two stores
+    led = [seg.leads_to(end) for end in ends]
+    if True in led:
+        return True
+    if durable is not None and durable.segment == now.segment and seg.leads_to(Place(durable.end, durable.next)):
+        return False
+    return None in led and now.base <= now.next <= now.base + (now.end - seg.start) // directory.fmt.SPEC.overhead
+
+
+def _is_beyond_durable(control: Control) -> bool:
+    """Whether a page ends where it says, with a checksum, that it must at least."""
+    durable, now = control.durable, control.active()
+    return durable is None or (now.segment, now.end) >= (durable.segment, durable.end)
+
+
 def _ends_at(directory: Directory, mark: Mark) -> bool:
     """Whether nothing was appended after a clean close: a page that says so may be older than the data."""
     if any(s > mark.segment for s in directory.segments()):
@@ -136,25 +173,36 @@ def _ends_at(directory: Directory, mark: Mark) -> bool:
     if not path.exists():
         return True
     with files.opened(path) as fd:
-        return not any(files.read(fd, mark.end, 4))
+        return files.size(fd) == mark.end if directory.fmt.GROWS else not any(files.read(fd, mark.end, 4))
 
 
 def _first_segment(directory: Directory, manifest: Manifest) -> Tail:
     """A new segment behind all that are finished."""
-    fmt, finished, now = directory.fmt, manifest.ordered(), files.now_us()
-    next_ = finished[-1].next if finished else manifest.retired_next
-    new = fmt.next_id(finished[-1].id, now) if finished else fmt.first_id(now)
-    directory.make(new, next_, _begin_after_finished(directory, manifest))
-    directory.sync(new)  # the durable mark will stand in it
-    return Tail(new, next_, fmt.HEADER_BYTES, next_, finished[-1].last_us if finished else 0)
+    new = _before_first_segment(directory, manifest)
+    at = directory.make(new.segment, new.base, _begin_after_finished(directory, manifest))
+    directory.sync(new.segment)  # the durable mark will stand in it
+    return new._replace(end=at.position, next=at.sequence)
+
+
+def _before_first_segment(directory: Directory, manifest: Manifest) -> Tail:
+    """Where such a segment will be."""
+    fmt, last, now = directory.fmt, _last_finished(manifest), files.now_us()
+    next_, new = (last.next, fmt.next_id(last.id, now)) if last else (0, fmt.first_id(now))
+    if not manifest.segments:
+        next_, new = max(next_, directory.first.sequence), max(new, directory.first.segment)
+    return Tail(new, next_, fmt.HEADER_BYTES, next_, last.last_us if last else 0)
+
+
+def _last_finished(manifest: Manifest) -> SegmentInfo | None:
+    """The last segment before the one that is written, though it may be gone."""
+    finished = manifest.ordered()
+    return finished[-1] if finished else manifest.gone
 
 
 def _begin_after_finished(directory: Directory, manifest: Manifest) -> int:
     """How many bytes of frames lie in all finished segments, with those that were retired."""
-    finished = manifest.ordered()
-    if not finished or not directory.fmt.SAYS_BEGIN:
-        return 0
-    return finished[-1].begin + finished[-1].end - directory.fmt.HEADER_BYTES
+    last = _last_finished(manifest)
+    return last.begin + last.end - directory.fmt.HEADER_BYTES if last and directory.fmt.SAYS_BEGIN else 0
 
 
 def _sync_unsealed(directory: Directory, manifest: Manifest) -> None:
@@ -182,15 +230,9 @@ def _move_undurable(
         if source.next == base:
             continue
         last = directory.fmt.next_id(last, files.now_us())
-        directory.make(last, base, directory.begin_after(source.id, start))
-        copy = directory.write(last, base)
-        try:
-            copy.fill(seg, start, source.end, base, source.next)
-            end = copy.header.start + source.end - start
-        finally:
-            copy.close()
+        begin = directory.begin_after(source.id, start)
+        end = directory.copy(last, base, begin, seg, start, source.end, source.next)
         first_us = seg.times.us(base - source.base)
-        begin = copy.header.begin
         made.append(SegmentInfo(last, base, source.next - base, end, first_us, source.last_us, begin=begin))
         report.moved_bytes += source.end - start
     for source in sources:

@@ -116,6 +116,21 @@ class Places:
         return at.sequence
 
 
+class Counted(Places):
+    """Where a record's offset is its sequence."""
+
+    @property
+    def first(self) -> int:
+        return self._log.first_sequence
+
+    def sequence(self, offset: int) -> int:
+        if not self.first <= offset <= self._log.next_sequence:
+            raise InvalidOffset(
+                f"{self._log.path}: offset {offset} is not in the log, which has {self.first} to {self._log.next_sequence}"
+            )
+        return offset
+
+
 def _walk(seg: ReadSegment, at: Place, position: int, end: Place) -> Place:
     """From a known place to a byte, over damage; to where that begins if it reaches beyond the byte."""
     while at.position < position:

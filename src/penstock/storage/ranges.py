@@ -37,6 +37,9 @@ class Ranges:
         start = max(start, self.low)
         if end <= start:
             return False
+        if start == self.low and not self.beyond:  # nearly always
+            self.low = end
+            return True
         i = bisect_left(self.beyond, (start, start))
         if i and self.beyond[i - 1][1] >= start:
             i -= 1
@@ -49,6 +52,18 @@ class Ranges:
             return False
         self.low = self.beyond.pop(0)[1]
         return True
+
+    def remove(self, start: int, end: int) -> None:
+        """Start to end are not done after all.
+
+        >>> done = Ranges(30)
+        >>> done.remove(10, 20), done.low, done.beyond
+        (None, 10, [(20, 30)])
+        """
+        whole = [(0, self.low), *self.beyond]
+        parts = [part for low, high in whole for part in ((low, min(high, start)), (max(low, end), high))]
+        (_, self.low), *rest = parts
+        self.beyond = [part for part in rest if part[0] < part[1]]
 
     def end_of(self, at: int) -> int | None:
         """Where the range ends that `at` is in; None when `at` is not done."""

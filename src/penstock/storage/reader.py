@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import Literal
 
 from penstock import kernel
-from penstock.errors import CorruptRecord, RecordGone
+from penstock.errors import CorruptRecord, PenstockError, RecordGone
 from penstock.kernel import Message
 from penstock.storage import files, index
 from penstock.storage.damage import REASONS, Loss, Place
@@ -117,7 +117,7 @@ class LogReader:
     def _stand_in(self, info: SegmentInfo) -> bool:
         """Open a segment and stand at its first record; False when retention has removed it meanwhile."""
         seg = self._segment
-        if seg is None or seg.id != info.id or len(seg.times) < info.count:
+        if seg is None or seg.id != info.id or self._has_grown(seg, info):
             self.records.detach()
             seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base, listed=True)
             if not len(seg.data) and info.id != self.log.active().segment and info.id not in self.log.finished():
@@ -125,10 +125,15 @@ class LogReader:
         self._attach(seg, Place(seg.start, seg.base), info)
         return True
 
+    def _has_grown(self, seg: ReadSegment, info: SegmentInfo) -> bool:
+        """Whether files are longer than when they were mapped, or their map may end within a record."""
+        return len(seg.times) < info.count or (self.log.fmt.GROWS and len(seg.data) < info.end)
+
     def _attach(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
         # A companion without room for more is a closed log's. Should the log go on, it must be opened anew for the times, so
-        # the kernel may not go on by itself.
-        self.records.page = self.log.page if len(seg.times) > info.count else None
+        # the kernel may not go on by itself. Nor where files grow, since maps do not.
+        ahead = len(seg.times) > info.count and not self.log.fmt.GROWS
+        self.records.page = self.log.page if ahead else None
         end = min(info.end, len(seg.data))  # shorter: the rest is found missing when it is reached
         self.records.attach(
             seg.data, seg.times_data, seg.spec, seg.id, seg.base, min(at.position, end), at.sequence, end
@@ -140,7 +145,7 @@ class LogReader:
         end = Place(info.end, info.next)
         while at.sequence < sequence:
             stop = min(info.end, len(seg.data))
-            found = seg.scan(min(at.position, stop), stop, sequence - at.sequence)
+            found = seg.scan(min(at.position, stop), stop, sequence - at.sequence, first=at.sequence)
             at = Place(max(at.position, found.position), at.sequence + found.count)
             if at.sequence < sequence:
                 after = next_readable(seg, at, end)
@@ -151,13 +156,27 @@ class LogReader:
 
     def _mend_index(self, seg: ReadSegment, info: SegmentInfo) -> bool:
         """The index did not lead there: make it anew from the data, once, for a finished segment and where allowed."""
-        if self.log.read_only or info.id == self.log.active().segment or info.id in self._mended:
+        if self.log.read_only or not self.log.fmt.INDEXED:
+            return False
+        if info.id == self.log.active().segment or info.id in self._mended:
             return False
         self._mended.add(info.id)
         found = walk(seg, Place(info.end, info.next), self.log.interval, Recovery())
         files.replace(seg.paths.index, index.pack(self.log.interval, seg.base, info.count, found.points))
         self._segment = None
         return True
+
+    def read_batch(self, n: int) -> list[Message]:
+        """Up to `n` records; fewer only at the end, or before a damaged one, at which the next call raises."""
+        start = self.position
+        try:
+            return self.records.read_batch(n)
+        except PenstockError:
+            done = self.position - start
+            if done <= 0:
+                raise
+            self.seek(start)
+            return self.records.read_batch(done)
 
     # ---- what the kernel's reader asks ----
 
@@ -182,7 +201,7 @@ class LogReader:
         return self._go_on(seg.id, at.sequence)
 
     def _more(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
-        if at.position >= len(seg.data) or len(seg.times) < info.count:
+        if at.position >= len(seg.data) or self._has_grown(seg, info):
             reread = ReadSegment(self.log.path, self.log.fmt, seg.id, seg.base, listed=True)
             if at.position >= len(reread.data):
                 self._ends = Place(info.end, info.next)
@@ -195,7 +214,8 @@ class LogReader:
         """Open the segment that follows; records that retention removed in between are told."""
         while True:
             now = self.log.active()
-            later = [s for s in self._ordered() if s.id > after]
+            straight = self.log.finished().get(after + 1) if after + 1 < now.segment else None  # nearly always
+            later = [straight] if straight else [s for s in self._ordered() if s.id > after]
             if later:
                 following = later[0]
             elif now.segment > after:
@@ -328,7 +348,7 @@ class BackwardReader:
         while at.sequence <= self.position:
             stop = min(info.end, len(seg.data))
             first = min(at.position, stop)
-            found = seg.scan(first, stop, self.position + 1 - at.sequence, True, 1)
+            found = seg.scan(first, stop, self.position + 1 - at.sequence, True, 1, first=at.sequence)
             self._stretch += [Place(p, at.sequence + i) for i, p in enumerate(found.points)]
             at = Place(max(at.position, found.position), at.sequence + found.count)
             if at.sequence <= self.position:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock import kernel
 from penstock.errors import NotALog
 from penstock.kernel import Buffer
-from penstock.kernel.spec import SHORT
+from penstock.kernel.spec import SHORT, ZERO
 from penstock.storage import companion, files, index, notes
 from penstock.storage.control import Mark
 from penstock.storage.damage import REASONS, Loss, Place, step_over
@@ -78,9 +78,9 @@ class Walked(NamedTuple):
 
 
 def list_segments(top: Path, fmt: Format) -> list[int]:
-    """The ids of all segments, in order."""
-    found = (s for path in files.walk(top) for s in (fmt.parse(path), fmt.parse_compressed(path)))
-    return sorted({s for s in found if s is not None})
+    """The ids of all segments, in order. Where files grow only regular ones are any: nothing is put into another's."""
+    found = ((path, s) for path in files.walk(top) for s in (fmt.parse(path), fmt.parse_compressed(path)))
+    return sorted({s for path, s in found if s is not None and (not fmt.GROWS or files.is_regular(top / path))})
 
 
 def companion_base(paths: SegmentPaths) -> int | None:
@@ -108,12 +108,12 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, writte
         off = (at.sequence - seg.base) % interval
         want = interval - off if off else max(1, _CHUNK_RECORDS // interval) * interval
         spec = seg.spec if at.position < max(known.position, written) else seg.tail_spec
-        found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval, spec)
+        found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval, spec, first=at.sequence)
         points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
         kernel.release(seg.data, min(at.position, size), found.position)
         report.scanned(found.position - min(at.position, size), found.count)
         at = Place(max(at.position, found.position), at.sequence + found.count)
-        if not seg.spec.zero_ends and _is_miscounted(at, known):
+        if not seg.spec.zero_ends and known.position > seg.start and _is_miscounted(at, known):
             plain = seg.scan(min(seg.start, size), min(known.position, size), spec=seg.tail_spec)
             losses = [loss for loss in losses if loss[0] < plain.position]
             lost = Loss(seg.base + plain.count, known.sequence - 1, "zeros lie where records were")
@@ -122,6 +122,11 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, writte
             at = known
             continue
         if found.count == want or (at.position == stop and stop < size):
+            continue
+        if found.reason == ZERO and _is_empty_record(seg, at):
+            if (at.sequence - seg.base) % interval == 0:
+                points.append((at.sequence, at.position))
+            at = Place(at.position + seg.spec.overhead, at.sequence + 1)
             continue
         if found.reason == SHORT and stop == written < size:
             written = 0  # no record ends there: whoever said so is not believed
@@ -133,6 +138,14 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, writte
             (at.position, Loss(at.sequence, after.sequence - 1, REASONS.get(found.reason, "it is cut short")))
         )
         at = after
+
+
+def _is_empty_record(seg: ReadSegment, at: Place) -> bool:
+    """Whether zeros, in a file that may end in some that were never written, are known to be an empty record: the companion
+    of a batch with such a one is synced."""
+    frame = bytes(seg.data[at.position : at.position + seg.spec.overhead])
+    known = seg.times.sum(at.sequence - seg.base)
+    return len(frame) == seg.spec.overhead and known != 0 and known == kernel.crc64(frame)
 
 
 def _is_miscounted(at: Place, known: Place) -> bool:
@@ -147,9 +160,33 @@ def next_readable(seg: ReadSegment, bad: Place, end: Place) -> Place:
     anchor = seg.anchor_after(bad.position, end)
     if anchor.position > len(seg.data):
         return anchor  # the file is shorter than its records were
-    if seg.spec.zero_ends or seg.spec.sum_bytes != 4:
+    if not seg.spec.sum_bytes:
+        return _step_over_by_companion(seg, bad, anchor)
+    if seg.spec.zero_ends:
         return step_over(seg.spec, seg.data, bad, anchor)
     return _step_over_where_zeros_are_records(seg, bad, anchor)
+
+
+def _step_over_by_companion(seg: ReadSegment, bad: Place, anchor: Place) -> Place:
+    """Where frames have no checksum: those that lead to the anchor are believed if the companion has theirs."""
+    straight = anchor  # if the bad one's length can be believed
+    lengths = seg.scan(bad.position, anchor.position, verify=False, every=1)
+    if lengths.position == anchor.position and bad.sequence + lengths.count == anchor.sequence:
+        straight = Place(lengths.points[1] if lengths.count > 1 else anchor.position, bad.sequence + 1)
+        if straight == anchor or seg.scan(straight.position, anchor.position, 1, first=straight.sequence).count:
+            return straight
+    at = bad.position + 1
+    while (at := kernel.resync(seg.spec, seg.data, at, anchor.position)) < anchor.position:
+        count = kernel.scan(seg.spec, seg.data, at, anchor.position, verify=False).count
+        place = anchor.sequence - count - seg.base
+        known = place > bad.sequence - seg.base and all(seg.times.sum(place + i) for i in range(count))
+        if (
+            known
+            and kernel.scan(seg.spec, seg.data, at, anchor.position, sums=seg.times.raw, place=place).count == count
+        ):
+            return Place(at, seg.base + place)
+        at += 1
+    return straight
 
 
 def _step_over_where_zeros_are_records(seg: ReadSegment, bad: Place, anchor: Place) -> Place:
@@ -239,8 +276,7 @@ class Opening:
 
     def _trusted(self, floor: Mark) -> Tail:
         seg = self._open_known(floor.segment)
-        finished = [s for s in self.manifest.ordered() if s.id < floor.segment]
-        self._begins_at(seg, self._begin_after(finished[-1:]), below=True)
+        self._begins_at(seg, self._begin_after(self._before(seg)), below=True)
         self.begins[seg.id] = seg.header.begin
         if len(seg.data) < floor.end:
             self._is_short(seg, floor.end)
@@ -313,8 +349,8 @@ class Opening:
                     self._damage(previous, found.end.position, Loss(expected, seg.base - 1, "records are missing"))
                     walked[-1] = (previous, found._replace(end=end))
             else:
-                before = [self._info(*walked[-1])] if walked else [s for s in self.manifest.ordered() if s.id < segment]
-                if not self._begins_at(seg, self._begin_after(before[-1:]), below=below):
+                before = self._info(*walked[-1]) if walked else self._before(seg)
+                if not self._begins_at(seg, self._begin_after(before), below=below):
                     break  # its header never reached the disk, or only its zeros did
             known = Place(0, 0)
             if floor is not None and segment == floor.segment:
@@ -348,11 +384,19 @@ class Opening:
             self._cut_batch(walked, floor)
         return self._settle(walked, segments, exact)
 
-    def _begin_after(self, before: list[SegmentInfo]) -> int | None:
-        """How many bytes of frames lie before the segment that follows the last one of these; None when not known."""
-        if not self.fmt.SAYS_BEGIN:
+    def _before(self, seg: ReadSegment) -> SegmentInfo | None:
+        """The listed segment that this one follows; it may be gone."""
+        listed = [s for s in self.manifest.ordered() if s.id < seg.id]
+        if listed:
+            return listed[-1]
+        gone = self.manifest.gone
+        return gone if gone is not None and gone.id < seg.id and gone.next == seg.base else None
+
+    def _begin_after(self, before: SegmentInfo | None) -> int | None:
+        """How many bytes of frames lie before the segment that follows this one; None when not known."""
+        if before is None or not self.fmt.SAYS_BEGIN:
             return None
-        return before[-1].begin + before[-1].end - self.fmt.HEADER_BYTES if before else None
+        return before.begin + before.end - self.fmt.HEADER_BYTES
 
     def _begins_at(self, seg: ReadSegment, begin: int | None, *, below: bool) -> bool:
         """Whether a segment's header, which has no checksum, says what it must. If it is `below` what is known to be
@@ -423,6 +467,8 @@ class Opening:
         after = later.base
         if later.header.base is None and companion_base(later.paths) is None:
             return Place(0, 0)  # nothing says how many
+        if self.fmt.GROWS:
+            return Place(len(seg.data), after)
         if later.header.begin > seg.header.begin:
             return Place(seg.start + later.header.begin - seg.header.begin, after)
         plain = seg.scan(seg.start, len(seg.data), verify=False)
@@ -451,6 +497,9 @@ class Opening:
     def _cut_batch(self, walked: list[tuple[ReadSegment, Walked]], floor: Mark | None) -> None:
         """Take back a batch of which only the first part came back: whole or absent, never a part."""
         least = floor.next if floor else 0
+        if self.fmt.GROWS:
+            self._cut_unfinished(walked, least)
+            return
         while walked:
             seg, found = walked[-1]
             count = keep = found.end.sequence - seg.base
@@ -469,6 +518,18 @@ class Opening:
                 return
             walked.pop()  # nothing is left of this segment: the batch may have begun in the one before
 
+    def _cut_unfinished(self, walked: list[tuple[ReadSegment, Walked]], least: int) -> None:
+        """Take back the last batch, if the companion knows of more of it than the file has: nobody was told of it. A batch
+        lies in one file."""
+        seg, found = walked[-1]
+        count = keep = found.end.sequence - seg.base
+        while keep > 0 and seg.base + keep > least and seg.times.goes_on(keep - 1):
+            keep -= 1
+        if keep < count:
+            at = seg.scan(seg.start, found.end.position, keep, False).position
+            points = [p for p in found.points if p[0] < seg.base + keep]
+            walked[-1] = (seg, found._replace(end=Place(at, seg.base + keep), points=points))
+
     def _written_next(self, seg: ReadSegment, found: Walked) -> int:
         """The sequence up to which the log was written when that was last noted, if the frames have reached it; or 0."""
         at = self._written_in(seg)
@@ -482,7 +543,7 @@ class Opening:
         last, found = walked[-1]
         kept = {seg.id for seg, _ in walked}
         if self.mend:
-            for seg, done in walked:
+            for seg, done in walked if self.fmt.INDEXED else ():
                 count = done.end.sequence - seg.base
                 files.replace(seg.paths.index, index.pack(self.interval, seg.base, count, done.points))
             if not exact:
@@ -511,24 +572,27 @@ class Opening:
 
     def _cut_times(self, seg: ReadSegment, count: int) -> None:
         """Times beyond the end would say of later records that a batch ends where it does not."""
-        if len(seg.times_data) > companion.HEADER_BYTES + companion.ENTRY_BYTES * count:
+        length = companion.length(self.fmt.SPEC, count)
+        if len(seg.times_data) > length:
             with files.opened(seg.paths.times, write=True) as fd:
-                files.truncate(fd, companion.HEADER_BYTES + companion.ENTRY_BYTES * count)
+                files.truncate(fd, length)
                 files.sync(fd)
 
     def _cut_tail(self, seg: ReadSegment, end: int) -> None:
-        """Copy what lies beyond the end to `*.torn`, and zero it, so that stale bytes never come back to life."""
+        """Copy what lies beyond the end to `*.torn`, and zero it or cut it off, so that it never comes back to life."""
         last = _last_nonzero(seg.data, end)
+        if last is not None:
+            aside = _free_name(seg.paths.data, ".torn")
+            files.copy_range(seg.paths.data, end, last + 1, aside)
+        if last is not None or (self.fmt.GROWS and len(seg.data) > end):
+            with files.opened(seg.paths.data, write=True) as fd:
+                if self.fmt.GROWS:
+                    files.truncate(fd, end)
+                else:
+                    files.punch(fd, end, len(seg.data) - end)
+                files.sync(fd)
         if last is None:
             return
-        aside = _free_name(seg.paths.data, ".torn")
-        files.copy_range(seg.paths.data, end, last + 1, aside)
-        fd = files.open_write(seg.paths.data)
-        try:
-            files.punch(fd, end, len(seg.data) - end)
-            files.sync(fd)
-        finally:
-            files.close(fd)
         self.report.torn.append(
             f"{seg.paths.data}: byte {end}: {last + 1 - end} bytes of a torn tail, copied to {aside.name}"
         )

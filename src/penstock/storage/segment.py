@@ -60,6 +60,8 @@ class Format(Protocol):
     SAYS_BEGIN: bool  # headers say how many bytes of frames lie before
     CUT_WHEN_SEALED: bool  # to its frames; else it keeps its length, and the rest becomes a hole
     SPILLS: bool  # the record that passes the size to roll at is still written, and the segment left after it
+    GROWS: bool  # never preallocated: a file's length says what it holds, since frames have no checksum
+    INDEXED: bool  # has an index beside each segment
     CURSORS_ARE_SEQUENCES: bool
 
     def name(self, segment: int) -> str: ...
@@ -81,12 +83,13 @@ class SegmentPaths:
         self.data = top / name
         self.times = top / fmt.beside(name, ".time")
         self.index = top / fmt.beside(name, ".index")
+        self.indexed = fmt.INDEXED
         packed = fmt.compressed_name(segment)
         self.packed = top / packed if packed else None
 
-    def made(self) -> tuple[Path, Path, Path]:
+    def made(self) -> tuple[Path, ...]:
         """The files that a segment begins with."""
-        return self.data, self.index, self.times
+        return (self.data, self.index, self.times) if self.indexed else (self.data, self.times)
 
     def all(self) -> list[Path]:
         """All of them; what holds records first, since a companion without any is no segment."""
@@ -363,7 +366,7 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
     """Give back what a finished (or closed) segment did not use, and sync all its files."""
     paths = SegmentPaths(top, fmt, segment)
     lengths = (
-        (paths.times, companion.HEADER_BYTES + companion.ENTRY_BYTES * count),
+        (paths.times, companion.length(fmt.SPEC, count)),
         (paths.index, index.bytes_for(count, interval)),
     )
     for path, length in lengths:
@@ -379,7 +382,7 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
     fd = files.open_write(paths.data)
     try:
         if fmt.CUT_WHEN_SEALED:
-            files.truncate(fd, end)
+            files.truncate(fd, min(end, files.size(fd)))  # never longer: zeros may be read as records
         else:
             files.punch(fd, end, files.size(fd) - end)
         notes.forget_all(fd, fmt.HEADER_BYTES)
@@ -411,9 +414,10 @@ class ReadSegment:
             self.header = fmt.read_header(fmt.pack_header(segment, base, 0, 0), str(self.paths.data))
             self.header_error = str(error)
         self.times_data = self._beside(self.paths.times)
-        if not companion.is_valid(self.times_data, base):
+        entry_bytes = companion.entry_bytes(fmt.SPEC)
+        if not companion.is_valid(self.times_data, base, entry_bytes):
             self.times_data = b""
-        self.times = Times(self.times_data)
+        self.times = Times(self.times_data, entry_bytes)
         self.index = Index(self._beside(self.paths.index), base)
         if isinstance(self.data, mmap.mmap) and hasattr(mmap, "MADV_SEQUENTIAL"):
             self.data.madvise(mmap.MADV_SEQUENTIAL)
@@ -450,17 +454,23 @@ class ReadSegment:
         verify: bool = True,
         every: int = 0,
         spec: FrameSpec | None = None,
+        first: int | None = None,
     ) -> Scan:
-        """`kernel.scan` that lets go of the pages behind it, so that a file of any size takes little memory."""
+        """`kernel.scan` that lets go of the pages behind it, so that a file of any size takes little memory.
+
+        With the sequence of the `first` record, frames without a checksum are verified by the companion.
+        """
         spec, count, at, points = spec or self.spec, 0, start, list[int]()
+        sums = self.times.raw if first is not None and not spec.sum_bytes else None
+        place = first - self.base if first is not None else 0
         while True:
             off = count % every if every else 0
             want = min(limit - count, every - off) if off else limit - count
             near = min(end, at + _SCAN_BYTES)
-            found = scan(spec, self.data, at, near, want, verify, 0 if off else every)
-            if not found.count and near < end:
+            found = scan(spec, self.data, at, near, want, verify, 0 if off else every, sums, place + count)
+            if not found.count and want and near < end:
                 want, near = 1, end  # one record longer than that
-                found = scan(spec, self.data, at, end, 1, verify, 0 if off else every)
+                found = scan(spec, self.data, at, end, 1, verify, 0 if off else every, sums, place + count)
             if found.position - at > _COPY_BYTES:
                 release(self.data, at, found.position)
             count, at = count + found.count, found.position
@@ -474,6 +484,13 @@ class ReadSegment:
         if sequence == self.base + i * self.index.interval and self.start <= position < min(end, len(self.data)):
             return Place(position, sequence)
         return None
+
+    def leads_to(self, end: Place) -> bool | None:
+        """Whether the lengths of the records lead to a place with as many as there should be; None if they do not lead there."""
+        if not self.start <= end.position <= len(self.data):
+            return None
+        found = self.scan(self.start, end.position, verify=False)
+        return self.base + found.count == end.sequence if found.position == end.position else None
 
     def _leads(self, start: Place, to: Place) -> bool:
         """Whether the lengths of the records between two places agree with both."""

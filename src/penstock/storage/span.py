@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock import kernel
 from penstock.errors import DiskFull, SyncFailed
-from penstock.storage.control import Active, Control, Mark
+from penstock.storage import growing
+from penstock.storage.control import Active, Control, Dirty, Mark
+from penstock.storage.damage import Place
 from penstock.storage.directory import Directory, is_full
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.segment import WriteSegment
@@ -51,6 +54,9 @@ def finish_appends(directory: Directory, control: Control, manifest: Manifest) -
     now, dirty, span = control.active(), control.dirty, control.span
     if dirty is None and span is None:
         return
+    if directory.fmt.GROWS:
+        _cut_back(directory, control, now, dirty)
+        return
     seg = directory.write(now.segment, now.base)
     try:
         end, next_ = (dirty.end, dirty.next) if dirty else (now.end, now.next)
@@ -67,6 +73,17 @@ def finish_appends(directory: Directory, control: Control, manifest: Manifest) -
             control.settle(end, next_)
     finally:
         seg.close()
+
+
+def _cut_back(directory: Directory, control: Control, now: Active, dirty: Dirty | None) -> None:
+    """Where lengths are the truth: a batch counts once its number of records does, which is told after its sync."""
+    if dirty is None or dirty.next == now.next:
+        whole = dirty is None or directory.read(now.segment, now.base).leads_to(Place(dirty.end, dirty.next))
+        control.settle(dirty.end if dirty and whole else now.end, now.next)
+        return
+    cut = partial(growing.cut, directory.path, directory.fmt, now.segment, now.end, now.next - now.base)
+    guard_sync(directory, control, cut)
+    control.settle(now.end, now.next)
 
 
 def _withdraw(directory: Directory, control: Control, seg: WriteSegment, now: Active, end: int, next_: int) -> None:

@@ -169,15 +169,7 @@ class Tailer:
                 if not out:
                     raise
             return out
-        start = self._reader.position
-        try:
-            return self._reader.records.read_batch(n)
-        except PenstockError:
-            done = self._reader.position - start
-            if done <= 0:
-                raise
-            self._reader.seek(start)
-            return self._reader.records.read_batch(done)
+        return self._reader.read_batch(n)
 
     def read_view(self) -> memoryview | None:
         """The next payload as a view into the mapped file, without a copy, valid while held; None at the end."""

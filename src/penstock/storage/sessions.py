@@ -1,0 +1,115 @@
+"""Logs that begin anew with every open: what earlier sessions left is set aside, to be read, and goes when that is done.
+
+A session's files are moved to `recovery/<n>`, with all that tells where they end, so each such directory is a log that can be
+read like any other. Data files go first, in ascending order, and the control page last: a directory without one is a move that
+was cut short, and is finished before anything else happens. When all has been read, `recovery` is renamed, in one step, and
+removed. Numbers of files go on from session to session.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import FilesMissing
+from penstock.storage import files
+from penstock.storage.control import Control
+from penstock.storage.segment import Format, SegmentPaths
+
+_PLACE: Final = "recovery"
+_DONE: Final = "recovery.done"
+_LOCK: Final = ".lock"
+_MISSING_SHOWN: Final = 10
+
+
+def segments(top: Path, fmt: Format) -> list[int]:
+    """The numbers of the data files in a directory: regular ones with the right name."""
+    names = [path.name for path in top.iterdir() if files.is_regular(path)] if top.is_dir() else []
+    return sorted(s for name in names if (s := fmt.parse(name)) is not None)
+
+
+def earlier(top: Path) -> list[Path]:
+    """What earlier sessions left and was not read to its end, oldest first."""
+    place = top / _PLACE
+    found = [path for path in place.iterdir() if path.name.isdecimal() and path.is_dir()] if place.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def set_aside(top: Path, fmt: Format) -> list[Path]:
+    """Move what lies in a log's directory away; the directories that hold earlier sessions, oldest first.
+
+    Nobody else may have it open. Raises FilesMissing, with nothing changed, when the numbers do not follow each other.
+    """
+    sweep(top)
+    old = earlier(top)
+    _check_numbers(top, [n for place in [*old, top] for n in segments(place, fmt)])
+    if old and not (old[-1] / _LOCK).exists():
+        target = old[-1]
+    elif segments(top, fmt):
+        target = top / _PLACE / str(int(old[-1].name) + 1 if old else 0)
+        Control(top / _LOCK).close()  # so that it is there, and is moved last, also where files are another's
+        files.make_directories(target, top)
+        old.append(target)
+    else:
+        return old
+    for number in segments(top, fmt):
+        paths = SegmentPaths(top, fmt, number)
+        for path in (paths.times, paths.data):
+            _move(path, target)
+    for stray in _companions(top, fmt):
+        files.remove(stray)  # of a file that was just made, or just deleted, when its process died
+    _move(top / "manifest", target)
+    for place in (target, top):
+        files.sync_directory(place)
+    _move(top / _LOCK, target)
+    for place in (target, top):
+        files.sync_directory(place)
+    return old
+
+
+def _companions(top: Path, fmt: Format) -> list[Path]:
+    """Companions whose data files are not there."""
+    names = [(path, path.name.removesuffix(".time")) for path in top.iterdir() if path.name.endswith(".time")]
+    ours = [path for path, name in names if fmt.parse(name) is not None and not files.exists(top / name)]
+    return [path for path in ours if files.is_regular(path)]
+
+
+def _move(path: Path, target: Path) -> None:
+    if path.exists():
+        files.rename(path, target / path.name)
+
+
+def _check_numbers(top: Path, numbers: list[int]) -> None:
+    twice = sorted({n for n in numbers if numbers.count(n) > 1}) if len(set(numbers)) < len(numbers) else []
+    if twice:
+        raise FilesMissing(
+            f"{top}: the files {_shown(twice)} are there twice; remove the copies that do not belong here"
+        )
+    if numbers != sorted(numbers):
+        raise FilesMissing(
+            f"{top}: an earlier session has files with higher numbers than a later one; put them back in order"
+        )
+    if numbers and max(numbers) - min(numbers) + 1 != len(numbers):
+        have = set(numbers)
+        missing = [n for n in range(min(numbers), min(max(numbers), min(numbers) + 2 * len(numbers))) if n not in have]
+        raise FilesMissing(
+            f"{top}: the files {_shown(missing)} are missing between {min(numbers)} and {max(numbers)}; restore them from a "
+            "copy, or take those on one side of the gap away"
+        )
+
+
+def _shown(numbers: list[int]) -> str:
+    more = " and more" if len(numbers) > _MISSING_SHOWN else ""
+    return ", ".join(map(str, numbers[:_MISSING_SHOWN])) + more
+
+
+def forget(top: Path) -> None:
+    """All earlier sessions were read, and nothing of them is needed any more: from now on they are not there."""
+    if (top / _PLACE).exists():
+        files.rename(top / _PLACE, top / _DONE)
+        files.sync_directory(top)
+
+
+def sweep(top: Path) -> None:
+    """Delete what was forgotten. It may be much, so whoever waits for `forget` need not wait for this."""
+    files.remove_tree(top / _DONE)

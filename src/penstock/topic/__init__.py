@@ -1,0 +1,1 @@
+"""Partitioned topics: see `topics`."""

@@ -1,0 +1,28 @@
+"""A message as topics give it to those who read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from penstock.kernel import Message
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TopicMessage(NamedTuple):
+    """A message as it was read: the `offset` counts its partition's messages from 0."""
+
+    partition: int
+    offset: int
+    payload: bytes
+    timestamp_us: int | None
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When it was published; None when not known."""
+        return None if self.timestamp_us is None else _EPOCH + timedelta(microseconds=self.timestamp_us)
+
+
+def delivered(partition: int, messages: list[Message]) -> list[TopicMessage]:
+    return [TopicMessage(partition, m.sequence, m.payload, m.timestamp_us) for m in messages]

@@ -1,0 +1,33 @@
+"""SIGKILL of whole processes at random moments, some forty times: see campaign.py, which kills as often as it is told."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tests.journal_crash.campaign import campaign
+from tests.queue.crash import NATIVE, Yard
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "40" if NATIVE else "15"))
+SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
+
+
+def judge(base: Path, kills: int) -> None:
+    result = campaign(base, kills, SEED)
+    again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={kills}"
+    assert not result.failures, "\n".join([*result.failures, again])
+    assert result.kills == kills
+    assert result.lived > kills // 4
+    assert result.appended > 20 * kills
+    assert result.retired > kills
+    assert result.unfinished > kills // 8, "hardly ever was there more than one session: it proves nothing of that"
+
+
+def test_what_was_acknowledged_holds_however_often_the_process_is_killed(yard: Yard) -> None:
+    judge(yard.keep(), KILLS)
+
+
+def test_the_same_on_a_disk(tmp_path: Path) -> None:
+    """Where syncs take their time, a kill comes over one."""
+    judge(tmp_path / "base", KILLS // 2)

@@ -1,0 +1,55 @@
+"""The manifest: what it says of segments that are gone outlives the segments, and its own rewriting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.storage.manifest import Manifest, SegmentInfo
+
+
+def info(number: int, *, sealed: bool = False) -> SegmentInfo:
+    return SegmentInfo(number, number * 10, 10, 164, 5, 6, sealed, begin=number * 100)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    made = Manifest(tmp_path / "manifest")
+    made.rewrite(1)
+    return made
+
+
+def again(manifest: Manifest) -> Manifest:
+    found = Manifest(manifest._path)
+    assert found.load(0, believe_rolled=True)
+    return found
+
+
+def test_where_the_segments_ended_that_are_gone_is_known(manifest: Manifest) -> None:
+    assert (manifest.gone, manifest.retired_next) == (None, 0)
+    for number in range(4):
+        manifest.rolled(info(number))
+        manifest.sealed(info(number))
+    for number in range(3):
+        manifest.retired(info(number))
+        for found in (manifest, again(manifest)):
+            assert found.gone == info(number)
+            assert found.retired_next == 10 * (number + 1)
+    assert again(manifest).ordered() == [info(3, sealed=True)]
+
+
+def test_it_is_known_after_rewriting_too_and_when_nothing_else_is_left(manifest: Manifest) -> None:
+    for number in range(3):
+        manifest.rolled(info(number))
+        manifest.retired(info(number))
+    for generation in (2, 3):
+        manifest.rewrite(generation)
+        for found in (manifest, again(manifest)):
+            assert (found.gone, found.ordered()) == (info(2), [])
+
+
+def test_one_that_is_listed_twice_as_gone_changes_nothing(manifest: Manifest) -> None:
+    manifest.retired(info(2))
+    manifest.retired(info(1))
+    assert again(manifest).gone == info(2)

@@ -1,0 +1,30 @@
+"""SIGKILL of publishers and of members of a group at random moments: see campaign.py, which kills as often as it is told."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.queue.crash import NATIVE, Yard
+from tests.topic_crash.campaign import Round
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "20" if NATIVE else "8"))
+SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
+
+
+@pytest.mark.parametrize(("partitions", "retain"), [(3, False), (2, True)])
+def test_what_was_acknowledged_or_committed_holds_whoever_is_killed(yard: Yard, partitions: int, retain: bool) -> None:
+    one = Round(yard.keep(), SEED, partitions, retain=retain)
+    again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}"
+    try:
+        one.run(KILLS)
+    except Exception as error:
+        raise AssertionError(f"{error}\n{again}") from error
+    assert one.result.kills == KILLS
+    assert one.result.stops
+    assert one.result.acknowledged > 20 * KILLS, again
+    assert one.result.delivered > 20 * KILLS, again
+    assert one.result.again, f"nothing was ever handed over uncommitted: it proves nothing of that; {again}"
+    assert one.result.retired or not retain, again
