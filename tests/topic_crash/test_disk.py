@@ -23,7 +23,7 @@ import pytest
 from penstock import DiskFull, LogBusy, PenstockError, Publication, SyncFailed, Topic, Topics
 from tests.queue.test_disk_full import fill_to_the_brim
 from tests.support import until
-from tests.topic.conftest import Other, messages, on_disk, open_topics, payload
+from tests.topic.conftest import Other, held_up, messages, on_disk, open_topics, payload
 from tests.torture import ROOT
 
 SEGMENT = 1 << 16
@@ -31,12 +31,26 @@ SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+/* What the flag file says is how the names of those files end that cannot be synced. */
+static int refused(int fd) {
+    char said[64], link[64], name[4096];
+    const char *flag = getenv("FAIL_SYNCS_WHILE");
+    int file = flag ? open(flag, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0) return 0;
+    ssize_t end = read(file, said, sizeof said);
+    close(file);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, name, sizeof name);
+    return end >= 0 && size >= end && memcmp(name + size - end, said, end) == 0;
+}
 int fdatasync(int fd) {
     static int (*real)(int);
-    const char *flag = getenv("FAIL_SYNCS_WHILE");
-    if (flag && access(flag, F_OK) == 0) { errno = EIO; return -1; }
+    if (refused(fd)) { errno = EIO; return -1; }
     if (!real) real = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
     return real(fd);
 }
@@ -51,19 +65,21 @@ def message(i: int, size: int = 500) -> bytes:
 
 
 def fill(t: Topic, there: list[bytes], size: int = 500) -> list[Publication]:
-    """Publish without waiting until a batch fails; those that were behind it. What was written is added to `there`."""
-    made: list[Publication] = []
-    with contextlib.suppress(DiskFull):
-        while not any(p.exception() for p in made[-50:]):
-            made.append(t.publish(message(len(there) + len(made), size)))
-    with contextlib.suppress(DiskFull):
-        t.flush()
-    until(lambda: all(p.done() for p in made), "all are told")
-    count = sum(p.exception() is None for p in made)
-    assert all(isinstance(p.exception(), DiskFull) for p in made[count:]), "there is no hole"
-    assert [p.offset for p in made[:count]] == list(range(len(there), len(there) + count))
-    there += [message(len(there) + i, size) for i in range(count)]
-    return made[count:]
+    """Publish until a batch fails; those that failed. What was written is added to `there`."""
+    while True:
+        with held_up(t):  # so that all are there when one of them fails
+            made = [t.publish(message(len(there) + i, size)) for i in range(40)]
+        with contextlib.suppress(DiskFull):
+            t.flush()
+        until(lambda made=made: all(p.done() for p in made), "all are told")  # type: ignore[misc]
+        count = [*(p.exception() is None for p in made), False].index(False)
+        assert all(isinstance(p.exception(), DiskFull) for p in made[count:]), (
+            "those behind it fail too: there is no hole"
+        )
+        assert [p.offset for p in made[:count]] == list(range(len(there), len(there) + count))
+        there += [message(len(there) + i, size) for i in range(count)]
+        if count < len(made):
+            return made[count:]
 
 
 def check(t: Topic, there: list[bytes]) -> None:
@@ -258,29 +274,27 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top / "shim.so"
 
 
-def refused(flag: Path) -> contextlib.AbstractContextManager[None]:
-    """While this lasts no sync works."""
-
-    @contextlib.contextmanager
-    def context() -> Iterator[None]:
-        flag.touch()
-        try:
-            yield
-        finally:
-            flag.unlink()
-
-    return context()
+@contextlib.contextmanager
+def refused(flag: Path, names: str = "") -> Iterator[None]:
+    """While this lasts no sync works, of files whose names end so."""
+    flag.with_suffix(".new").write_text(names)
+    flag.with_suffix(".new").rename(flag)
+    try:
+        yield
+    finally:
+        flag.unlink()
 
 
-def sync_fails(path: Path, flag: Path) -> None:
+def sync_fails(path: Path, flag: Path, names: str = "") -> None:
     """Whoever waits is told, so is everybody after that, in any process, until all have closed it."""
     first = [payload(i) for i in range(20)]
     logs = open_topics(path, segment_bytes=200)
     t = logs.topic("t")
     t.publish_many(first).wait()
+    until(lambda: all(s.sealed for s in t._here(0).log.finished().values()), "the background is done")
     with Other(path, segment_bytes=200) as other:
         other.ask("t.ends()")
-        with refused(flag):
+        with refused(flag, names):
             made = [t.publish(b"never %d" % i) for i in range(5)]
             for p in made:
                 with pytest.raises(SyncFailed) as info:
@@ -306,6 +320,28 @@ def sync_fails(path: Path, flag: Path) -> None:
     with open_topics(path) as logs:
         assert messages(logs.topic("t")) == [*first, b"on", b"", b"it goes"]
         assert on_disk(path / "t") == [*first, b"on", b"", b"it goes"]
+
+
+def sync_of_the_data_alone_fails(path: Path, flag: Path) -> None:
+    sync_fails(path, flag, ".log")
+
+
+def sync_of_the_companion_alone_fails(path: Path, flag: Path) -> None:
+    """Which is synced with a batch that has an empty message."""
+    logs = open_topics(path)
+    t = logs.topic("t")
+    t.publish(b"first").wait()
+    with refused(flag, ".time"):
+        assert t.publish(b"without").wait() == 1
+        with pytest.raises(SyncFailed):
+            t.publish(b"").wait()
+    with pytest.raises(SyncFailed):
+        t.publish(b"x").wait()
+    with contextlib.suppress(PenstockError):
+        logs.close()
+    with open_topics(path) as logs:
+        assert messages(logs.topic("t")) == [b"first", b"without"]
+        assert logs.topic("t").publish(b"").wait() == 2
 
 
 def sync_of_an_empty_topic_fails(path: Path, flag: Path) -> None:
@@ -374,7 +410,14 @@ def sealing_fails(path: Path, flag: Path) -> None:
 
 FAILS: dict[str, Callable[[Path, Path], None]] = {
     f.__name__: f
-    for f in (sync_fails, sync_of_an_empty_topic_fails, what_was_not_synced_is_written_anew, sealing_fails)
+    for f in (
+        sync_fails,
+        sync_of_the_data_alone_fails,
+        sync_of_the_companion_alone_fails,
+        sync_of_an_empty_topic_fails,
+        what_was_not_synced_is_written_anew,
+        sealing_fails,
+    )
 }
 
 
