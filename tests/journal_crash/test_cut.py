@@ -202,7 +202,8 @@ def die_at(base: str, act: str, at: int) -> None:
     life = Life(Path(base))
     ACTS[act](life, counter.begin)
     assert life.journal is not None
-    (Path(base) / "calls").write_text(str(counter.calls))
+    (Path(base) / "counted").write_text(str(counter.calls))
+    (Path(base) / "counted").rename(Path(base) / "calls")  # at once: the background may die any moment
     die()  # it got through: it dies then
 
 

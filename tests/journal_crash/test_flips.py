@@ -172,6 +172,14 @@ def test_a_page_that_says_less_than_it_knows_to_be_durable_is_not_believed(small
     unharmed(small, recovered(lay(turned, yard.new(), "same")))
 
 
+def test_a_page_that_was_closed_clean_says_twice_where_it_ends(small: Small, yard: Yard) -> None:
+    """So one that says more than there is is not believed either."""
+    slot = layout.SLOTS[small.closed[".lock"][layout.TURN] & 1]
+    for field in (layout.END, layout.NEXT, layout.SEGMENT):
+        image = small.closed.put(".lock", slot + field, (1 << 40).to_bytes(8, "little"))
+        unharmed(small, recovered(lay(image, yard.new(), "same")))
+
+
 @pytest.mark.parametrize("state", ["crashed", "closed"])
 @pytest.mark.parametrize("boot", ["same", "new"])
 def test_flips_in_the_manifest_lose_nothing(small: Small, yard: Yard, boot: Boot, state: str) -> None:

@@ -317,7 +317,7 @@ def judge(logs: Topics, told: Told, before: list[bytes], name: str) -> None:
 
 def step(calls: int) -> int:
     """Every call is died at, or a sample of them where there are many."""
-    return 1 if EVERY else (1 if calls < 10 else 3) if NATIVE else (3 if calls < 10 else 13)
+    return 1 if EVERY else (1 if calls < 10 else 5) if NATIVE else (3 if calls < 10 else 13)
 
 
 @pytest.fixture(scope="module")

@@ -295,7 +295,7 @@ def sync_fails(path: Path, flag: Path, names: str = "") -> None:
     with Other(path, segment_bytes=200) as other:
         other.ask("t.ends()")
         with refused(flag, names):
-            made = [t.publish(b"never %d" % i) for i in range(5)]
+            made = [t.publish_many([b"never %d" % i for i in range(5)])]
             for p in made:
                 with pytest.raises(SyncFailed) as info:
                     p.wait()

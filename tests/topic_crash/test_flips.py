@@ -98,7 +98,7 @@ def test_every_flip_in_a_frame_costs_that_message_alone(
     images: dict[str, Image], yard: Yard, state: str, boot: Boot, segment: int
 ) -> None:
     image, name = images[state], data(segment)
-    for bit in some_of(range(8 * SEGMENT), 61, state, boot, segment):
+    for bit in some_of(range(8 * SEGMENT), 101, state, boot, segment):
         gone = judge(lay(image.flipped(name, bit), yard.new(), boot), ALL, why=(bit, hit_by(bit, segment)))
         assert gone == {hit_by(bit, segment)}, bit
 
@@ -131,7 +131,7 @@ def test_a_flip_in_a_companion_costs_at_most_its_message(
 ) -> None:
     image, name = images[state], data(segment) + ".time"
     assert len(image[name]) == entry(name, COUNT)
-    for bit in some_of(range(8 * len(image[name])), 71, state, boot, segment):
+    for bit in some_of(range(8 * len(image[name])), 127, state, boot, segment):
         gone = judge(lay(image.flipped(name, bit), yard.new(), boot), ALL, why=bit)
         place, within = divmod(bit // 8 - companion.HEADER_BYTES, 16)
         assert gone == ({segment * COUNT + place} if place >= 0 and within >= 8 else set()), bit
@@ -143,7 +143,7 @@ def test_a_flip_in_an_index_costs_nothing(images: dict[str, Image], yard: Yard, 
     for segment in (1, 2):
         name = data(segment) + ".index"
         bits = [*range(8 * 16), *range(8 * index.HEADER_BYTES, 8 * len(images[state][name]))]
-        for bit in some_of(bits, 31, state, boot, segment):
+        for bit in some_of(bits, 61, state, boot, segment):
             path = lay(images[state].flipped(name, bit), yard.new(), boot)
             with open_topics(path) as logs:
                 t = logs.topic("t")
@@ -156,7 +156,7 @@ def test_a_flip_in_an_index_costs_nothing(images: dict[str, Image], yard: Yard, 
 @BOOTS
 def test_a_flip_in_the_manifest_costs_nothing(images: dict[str, Image], yard: Yard, state: str, boot: Boot) -> None:
     name = "t/.partition_0/manifest"
-    for bit in some_of(range(8 * len(images[state][name])), 71, state, boot):
+    for bit in some_of(range(8 * len(images[state][name])), 113, state, boot):
         assert judge(lay(images[state].flipped(name, bit), yard.new(), boot), ALL, why=bit) == set()
 
 
@@ -167,7 +167,7 @@ def test_a_flip_in_the_control_page_costs_nothing(images: dict[str, Image], yard
     words = (
         range(layout.TURN, 720, 8) if boot == "same" and state != "closed" else ()
     )  # the lowest bit of each, in any case
-    for bit in [*some_of(range(8 * 720), 127, state, boot), *(8 * word for word in words)]:
+    for bit in [*some_of(range(8 * 720), 211, state, boot), *(8 * word for word in words)]:
         path = lay(images[state], yard.new(), boot)  # first laid out: the page holds this file's inode
         flipped = Image({page(): (path / page()).read_bytes()}).flipped(page(), bit)
         (path / page()).write_bytes(flipped[page()])

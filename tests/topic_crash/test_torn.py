@@ -13,8 +13,21 @@ import pytest
 
 from penstock import CorruptRecord, Topics, kernel
 from penstock.formats import topic as fmt
-from tests.queue.crash import Boot, Image, Yard, payload
-from tests.topic_crash.wreck import by_hand, data, found, frames, judge, lay, lost, named, one_in, open_topics, page
+from tests.queue.crash import NATIVE, Boot, Image, Yard, payload
+from tests.topic_crash.wreck import (
+    by_hand,
+    data,
+    found,
+    frames,
+    judge,
+    lay,
+    lost,
+    named,
+    one_in,
+    open_topics,
+    page,
+    some_of,
+)
 
 SIZES = [1, 30, 5, 60, 17, 0, 10, 4, 0, 0, 33, 7]
 PAYLOADS = [payload(i, n) for i, n in enumerate(SIZES)]
@@ -66,8 +79,10 @@ def small(yard: Yard) -> Iterator[Small]:
     yield Small(crashed, pages, closed)
 
 
-def cuts(step: int = 1) -> list[int]:
-    return sorted({*range(0, END, one_in(step)), END - 1, END})
+def cuts(step: int) -> list[int]:
+    """A sample of the file's bytes (every one, if all are to be tried), and those around each message's beginning."""
+    near = {at for start, end in frames(PAYLOADS) for at in (start, start + 4, end - 1, end)}
+    return sorted({*range(0, END, one_in(step)), *(near if NATIVE else ()), END - 1, END})
 
 
 def whole(content: bytes) -> int:
@@ -91,7 +106,7 @@ def kept(content: bytes, *, companion: bool = True, floor: int = 0) -> int:
 def test_what_was_promised_and_is_cut_off_is_named(small: Small, yard: Yard, state: str, boot: Boot) -> None:
     """The page says where the topic ended: exactly, in this boot; and by its marks, which have checksums, after it."""
     image = small.crashed if state == "crashed" else small.closed
-    for cut in cuts(2)[:-1]:
+    for cut in cuts(5)[:-1]:
         short = image.changed(SECOND, image[SECOND][:cut])
         keep = len(BEFORE) + whole(CONTENT[:cut])
         path = lay(short, yard.new(), boot)
@@ -121,7 +136,7 @@ def test_after_a_power_cut_a_file_counts_as_far_as_it_goes(
     floor = BATCHES[promised - 1].stop if promised else 0
     least = frames(PAYLOADS)[floor - 1][1] if floor else 0
     image = small.crashed.changed(page(), small.pages[promised])
-    for cut in cuts(2):
+    for cut in cuts(5):
         if cut < least:
             continue  # what was promised is on the disk
         torn = image.changed(SECOND, image[SECOND][:cut])
@@ -156,7 +171,7 @@ def test_after_a_power_cut_a_file_counts_as_far_as_it_goes(
 
 @pytest.mark.parametrize("with_page", [True, False])
 def test_without_a_page_or_with_one_of_another_time_it_is_a_prefix(small: Small, yard: Yard, with_page: bool) -> None:
-    for cut in cuts(3):
+    for cut in cuts(7):
         image = small.crashed.changed(SECOND, small.crashed[SECOND][:cut])
         image = image.changed(page(), small.pages[0]) if with_page else image.without(page())
         keep = len(BEFORE) + kept(CONTENT[:cut])
@@ -171,7 +186,7 @@ def test_what_lies_behind_the_end_is_no_message(small: Small, yard: Yard, extra:
     for promised in (0, 2):
         image = small.crashed.changed(page(), small.pages[promised])
         floor = BATCHES[promised - 1].stop if promised else 0
-        for cut in cuts(3):
+        for cut in cuts(7):
             content = CONTENT[:cut] + extra
             if whole(content) < floor or cut == END:
                 continue
@@ -227,7 +242,7 @@ def test_a_missing_companion_costs_nothing_that_was_promised(small: Small, yard:
 @pytest.mark.parametrize("boot", ["same", "new"])
 def test_what_is_cut_off_is_never_read_as_empty_messages(small: Small, yard: Yard, state: str, boot: Boot) -> None:
     """Also with no companion to tell zeros from them, and when it was closed and opened again since."""
-    for cut in cuts(5)[:-1]:
+    for cut in cuts(11)[:-1]:
         image = (small.crashed if state == "crashed" else small.closed).without(TIMES)
         path = lay(image.changed(SECOND, CONTENT[:cut]), yard.new(), boot)
         keep = len(BEFORE) + whole(CONTENT[:cut])
@@ -238,3 +253,29 @@ def test_what_is_cut_off_is_never_read_as_empty_messages(small: Small, yard: Yar
                 assert {i: p for i, p in got.items() if i < len(ALL)} == dict(enumerate(ALL[:keep])), cut
                 assert lost(losses) == set(range(keep, len(ALL))), cut
                 t.publish(b"more")
+
+
+def test_what_is_not_synced_may_be_missing_in_any_combination(yard: Yard) -> None:
+    """Companions of segments that are not sealed, the manifest, the page: what was waited for is there without them."""
+    path, sent = yard.keep(), [payload(i, 20 + i) for i in range(16)]
+    with open_topics(path, segment_bytes=100) as logs:
+        t = logs.topic("t")
+        pages = []
+        for p in sent:
+            t.publish(p)
+            t.flush()
+            pages.append((path / page()).read_bytes())
+        image, count = Image.take(path), len(t.segments(0))
+    assert count > 3
+    beside = [data(n) + ".time" for n in range(count)]
+    for gone in {*some_of(range(1 << count), 3), (1 << count) - 1}:
+        left = image.without(*(name for n, name in enumerate(beside) if gone >> n & 1))
+        for place in (pages[-1], pages[len(pages) // 2], None):
+            with_page = left.changed(page(), place) if place else left.without(page())
+            for with_manifest in (True, False):
+                last = with_page if with_manifest else with_page.without("t/.partition_0/manifest")
+                with open_topics(lay(last, yard.new(), "new"), segment_bytes=100) as logs:
+                    t = logs.topic("t")
+                    assert found(t) == (dict(enumerate(sent)), []), (bin(gone), with_manifest)
+                    assert not t.recovery(0).damage
+                    assert not t.recovery(0).torn
