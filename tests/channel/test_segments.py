@@ -248,7 +248,8 @@ def test_a_receiver_that_is_made_while_segments_are_removed_starts_with_the_firs
             except RecordGone as error:
                 assert name is None, "what a named one has not received was removed"
                 gone += 1
-                rx.seek(int(str(error).split("seek(")[1].split(")")[0])) if gone % 5 == 0 else None
+                with contextlib.suppress(InvalidOffset):  # gone too by now
+                    rx.seek(int(str(error).split("seek(")[1].split(")")[0])) if gone % 5 == 0 else None
             except InvalidOffset:
                 assert name is None
             rx.close()
