@@ -38,8 +38,7 @@ lint: $(VENV)/.ready-dev
 test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
-	  PENSTOCK_KERNEL=native $(PYTEST) tests/storage; \
-	  PENSTOCK_KERNEL=native $(PYTEST) --ignore=tests/storage; \
+	  PENSTOCK_KERNEL=native $(PYTEST); \
 	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) $(USES); \
 	  PENSTOCK_KERNEL=reference $(PYTEST) $(USES); \
 	else \

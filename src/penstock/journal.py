@@ -254,14 +254,14 @@ class Journal:
         self._open_log()
         with self._lock:
             self._settle()
-            self._tell_of_lost()
             if not self._grown:
+                self._tell_of_lost()
                 made = Checkpoint(self._current)
                 made._promise = self._registering
                 return made
             self._grown = False
             try:
-                made = self._register(Checkpoints(self._checked, self._current + 1), self._current + 1)
+                made = self._register_if_whole(Checkpoints(self._checked, self._current + 1), self._current + 1)
             except BaseException:
                 self._grown = True
                 raise
@@ -292,6 +292,18 @@ class Journal:
         while number in self._left_out:
             number += 1
         return number
+
+    def _register_if_whole(self, state: Checkpoints, number: int) -> Checkpoint:
+        """Unless records were lost. If that happens at this very moment the record may be written, and is taken back."""
+        before = Checkpoints(self._checked, self._current)
+        self._tell_of_lost()
+        made = self._register(state, number)
+        try:
+            self._tell_of_lost()
+        except RecordsLost:
+            self._register(before, before.current)
+            raise
+        return made
 
     def _register(self, state: Checkpoints, number: int) -> Checkpoint:
         try:
@@ -421,9 +433,9 @@ class Journal:
             if self._walked:
                 return
             self._settle()
-            self._tell_of_lost()  # perhaps of what was appended again: then it is still needed
             retired = max(self._checked, self._recovered_to)
-            made = self._register(Checkpoints(retired, self._current), retired)
+            # What was lost was perhaps appended again from here: then this is still needed.
+            made = self._register_if_whole(Checkpoints(retired, self._current), retired)
         made.result()
         sessions.forget(self.path)
         self._walked = True
@@ -459,7 +471,8 @@ class Journal:
             unwalked = not self._walked and self._has_unwalked()
             try:
                 if not unwalked:
-                    self._finish_walk()
+                    with suppress(DiskFull, RecordsLost):  # it can wait: the next open sees that nothing is needed
+                        self._finish_walk()
             finally:
                 self._close(log)
         if unwalked:

@@ -187,6 +187,50 @@ def test_a_checkpoint_that_failed_though_its_group_is_there(new: New, path: Path
     assert by_hand.items(path)[1:] == (0, 1)
 
 
+def test_records_lost_at_the_very_moment_their_group_is_registered(
+    new: New, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is not complete: that it was said to be is taken back."""
+    j = new()
+    j.append(b"there").result()
+    with failing(j, "/dev/full"), pytest.raises(DiskFull):
+        j.append(b"lost").result()
+    late(j, monkeypatch)
+    with pytest.raises(RecordsLost):
+        j.checkpoint()
+    assert j.current == 0
+    j.flush()
+    assert states(path) == [(0, 0), (0, 1), (0, 0)]
+    j.close()
+    j = new()
+    assert [(r.payload, r.group, r.complete) for r in walked(j)] == [(b"there", 1, False)]
+    j.append(b"again")
+    assert j.checkpoint().result() == 1
+
+
+def late(j: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost is noticed only when it is looked at for the second time."""
+    real, calls = j._tell_of_lost, iter(range(10))
+    monkeypatch.setattr(j, "_tell_of_lost", lambda: real() if next(calls) else None)
+
+
+def test_replays_lost_at_the_very_moment_the_walk_ends(new: New, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with new() as j:
+        j.append(b"a")
+        j.checkpoint()
+    j = new()
+    walk = iter(j.recovered())
+    with failing(j, "/dev/full"), pytest.raises(DiskFull):
+        j.append(next(walk).payload).result()
+    with monkeypatch.context() as patch:
+        late(j, patch)
+        with pytest.raises(RecordsLost):
+            next(walk)
+    assert j.first_unchecked == 1
+    assert payloads(walked(j)) == [b"a"]
+    assert not (path / "recovery").exists()
+
+
 def test_retiring_that_failed_can_be_done_again(new: New, path: Path) -> None:
     """With the same number: else the next group would be retired, which nobody asked for."""
     j = new()

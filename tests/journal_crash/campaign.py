@@ -36,13 +36,22 @@ RECORD_BYTES = 1500
 BACKLOG = 400  # groups that are not retired
 
 
+def leaves_it(number: int) -> bool:
+    """Whether the so-many-th life does not walk: two in a row, so that the third finds more than one session."""
+    return number % 4 in (1, 2)
+
+
 def live(base: Path, seed: str) -> None:
     """Judge what is there, then go on for ever."""
     rng = random.Random(seed)
     life = Life(base)
     life.open()
+    leaves = leaves_it(int(seed.split()[1]))
+    if leaves:
+        life.append(20)
+        life.acknowledge(wait=True)
     (base / "lived").write_text(str(life.number))
-    how = rng.random()
+    how = 1 if leaves else rng.random()
     if how < 0.6 or len(life.coming) > 3000:
         life.walk(again=len(life.coming) < 1000)
     elif how < 0.8 and life.coming:
@@ -119,7 +128,7 @@ def campaign(base: Path, kills: int, seed: int, until_s: float | None = None) ->
     with _open_zygote(base) as born:
         while result.kills < kills and (until_s is None or time.monotonic() < until_s):
             pid, ended = born(f"{seed} {result.kills}")
-            if rng.random() < 0.4:  # while it is opening or walking
+            if rng.random() < 0.4 and not leaves_it(result.kills):  # while it is opening or walking
                 time.sleep(rng.uniform(0, 0.03))
             else:
                 until(lambda: (base / "lived").exists() or (base / "failure").exists(), "it gets to work")

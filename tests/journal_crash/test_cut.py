@@ -233,8 +233,8 @@ CASES = {
     "walking": Case(unfinished, "walk", 40),
     "ending the walk": Case(unfinished, "end", 2),
     "ending the walk over another's": Case(foreign, "end", 2),
-    "closing": Case(closed, "close", 6),
-    "leaving": Case(unfinished, "leave", 6),
+    "closing": Case(closed, "close", 4),
+    "leaving": Case(unfinished, "leave", 3),
 }
 
 

@@ -2,6 +2,9 @@
  *
  * For frames without a checksum; commit.h says how a batch gets into the file.
  *
+ * Who waits for a batch that is due writes it himself if the thread is not at one: to wake that thread, and to be woken by
+ * it, costs a third of what the disk does. What he cannot do at once, or what needs Python, he leaves to the thread.
+ *
  * No Python here. What needs it (mending a cause, a file lock, telling of an error) is called through `ps_hooks`, never
  * with `m` held: whoever appends holds the GIL and takes `m`, so the other order would be a deadlock.
  */
@@ -17,6 +20,7 @@
 #endif
 
 #define PS_RAISED (-1)               /* for an errno: Python raised, and has kept the exception */
+#define PS_NOT_MINE (-2)             /* the same: the thread must do it */
 #define PS_PERSIST_NS 1000000000    /* the page is put on the disk so often at most */
 #define PS_SPARES 2                  /* emptied piles that are kept: one fills while the other is written */
 #define PS_SPARE_BYTES (16u << 20)   /* a larger one is given back */
@@ -40,16 +44,17 @@ typedef struct {
     int64_t linger_ns;
     int by_mutex, sync;
     unsigned forks;        /* a forked child has the memory, not the thread; and `m` may be held by nobody in it */
-    ps_clock clock;        /* the thread's own, as the next two */
-    int marked;            /* a durable mark was stored that is not on the disk itself */
-    int64_t persisted_ns;  /* when the page was last put there */
+    ps_clock clock;        /* of whoever delivers */
+    int64_t persisted_ns;  /* when the page was last put on the disk; the thread's own */
 
     pthread_mutex_t m;     /* guards everything below */
     pthread_cond_t kick;   /* the thread waits: for records, for more of them, for the end */
     pthread_cond_t progress;   /* others wait: for a batch, for room, for the thread to be out of the files or ended */
     pthread_t thread;
     int started, stop, ended, deaf;
-    int writing, standing; /* the thread is in the files; so many wait for it to be out of them */
+    int delivering;        /* somebody is at the first batch */
+    int writing, standing; /* he is in the files; so many wait for him to be out of them */
+    int marked;            /* a durable mark was stored that is not on the disk itself */
     int asleep;            /* 1: until there is something at all; 2: until a batch is due */
     int broken;            /* errno or PS_RAISED: every batch fails from here on */
     ps_pile *head, *last;  /* batches in order; the head is the one being written or waited for */
@@ -321,15 +326,6 @@ static void ps_buffered_flush(ps_buffered *b) {
     pthread_mutex_unlock(&b->m);
 }
 
-static int ps_buffered_wait(ps_buffered *b, const ps_outcome *out, int64_t until) {
-    int late = 0;
-    pthread_mutex_lock(&b->m);
-    while (!out->done && !late) late = ps_cond_until(&b->progress, &b->m, until);
-    int done = out->done;
-    pthread_mutex_unlock(&b->m);
-    return done;
-}
-
 /* Nonzero when an append is worth trying: there is room, or there never will be. */
 static int ps_buffered_wait_room(ps_buffered *b, uint64_t bytes, uint64_t records, int64_t until) {
     int late = 0, worth;
@@ -351,7 +347,7 @@ static int ps_buffered_wait_ended(ps_buffered *b, int64_t until) {
     return ended;
 }
 
-/* Stand on another segment. When this returns the thread touches the files of the old one no more. */
+/* Stand on another segment. When this returns nobody touches the files of the old one any more. */
 static void ps_buffered_stand(ps_buffered *b, ps_place place) {
     if (ps_buffered_forked(b)) return;
     pthread_mutex_lock(&b->m);
@@ -362,11 +358,12 @@ static void ps_buffered_stand(ps_buffered *b, ps_place place) {
     pthread_mutex_unlock(&b->m);
 }
 
-/* ---- the thread ---- */
+/* ---- delivering; `thread`: it is the thread that does, and not one that waits ---- */
 
-static int ps_buffered_lock(ps_buffered *b, ps_outcome *out) {
+static int ps_buffered_lock(ps_buffered *b, ps_outcome *out, int thread) {
     if (!b->by_mutex) return PS_LOAD(&b->deaf) ? ECANCELED : b->hooks.enter(b->self, out);
     int rc = ps_lock_try(b->ctl);
+    if (rc == EBUSY && !thread) return PS_NOT_MINE;    /* no signal would end that wait */
     return rc == EBUSY ? ps_lock_wait(b->ctl) : rc;
 }
 
@@ -377,11 +374,11 @@ static void ps_buffered_unlock(ps_buffered *b) {
 }
 
 /* Until the batch is published: 0 and its first sequence; or what failed it. */
-static int ps_buffered_write(ps_buffered *b, ps_pile *p, uint64_t *first, int *fatal) {
+static int ps_buffered_write(ps_buffered *b, ps_pile *p, int thread, uint64_t *first, int *fatal) {
     for (;;) {
-        int error = ps_buffered_lock(b, p->out);
+        int error = ps_buffered_lock(b, p->out, thread);
         if (error) {
-            *fatal = error != PS_RAISED;
+            *fatal = error != PS_RAISED && error != PS_NOT_MINE;
             return error;
         }
         pthread_mutex_lock(&b->m);
@@ -395,10 +392,8 @@ static int ps_buffered_write(ps_buffered *b, ps_pile *p, uint64_t *first, int *f
         if (b->standing) pthread_cond_broadcast(&b->progress);
         pthread_mutex_unlock(&b->m);
         ps_buffered_unlock(b);
-        if (code == PS_OK) {
-            b->marked |= b->sync && !error;
-            return error;
-        }
+        if (code == PS_OK) return error;
+        if (!thread) return PS_NOT_MINE;
         if (PS_LOAD(&b->deaf)) return ECANCELED;
         if (b->hooks.help(b->self, p->out, code, p->bytes, p->count)) {
             *fatal = code == PS_POISONED;
@@ -419,20 +414,23 @@ static void ps_buffered_doom(ps_buffered *b, int error) {
     b->filling = NULL;                              /* what arrives from here on is another batch */
 }
 
-/* Under `m`, which is let go meanwhile: write the first batch, and say what became of it. */
-static void ps_buffered_deliver(ps_buffered *b) {
+/* Under `m`, which is let go meanwhile: write the first batch, and say what became of it. Nonzero: it is the thread's. */
+static int ps_buffered_deliver(ps_buffered *b, int thread) {
     ps_pile *p = b->head;
     uint64_t first = 0;
     int error = b->broken ? b->broken : p->doom, fatal = 0;
     if (b->filling == p) b->filling = NULL;        /* what arrives from here on is the next batch */
     if (!error) {
+        b->delivering = 1;
         pthread_mutex_unlock(&b->m);
-        error = ps_buffered_write(b, p, &first, &fatal);
+        error = ps_buffered_write(b, p, thread, &first, &fatal);
         if (fatal) {
             ps_buffered_break(b, error);
             if (error != PS_RAISED && !PS_LOAD(&b->deaf)) b->hooks.failed(b->self, error);
         }
         pthread_mutex_lock(&b->m);
+        b->delivering = 0;
+        if (error == PS_NOT_MINE) return 1;
         if (error && error != PS_RAISED) ps_buffered_doom(b, error);    /* what Python raised, Python has told the others */
     }
     b->head = p->next;
@@ -440,9 +438,9 @@ static void ps_buffered_deliver(ps_buffered *b) {
     b->pending -= p->bytes;
     b->pending_records -= p->count;
     b->finished++;
-    if (error) {
-        b->lost += p->count;
-    } else if (p->state.at) {
+    if (error) b->lost += p->count;
+    else b->marked |= b->sync;
+    if (!error && p->state.at) {
         free(b->state.at);
         b->state = p->state;
         p->state = (ps_text){NULL, 0};
@@ -458,6 +456,7 @@ static void ps_buffered_deliver(ps_buffered *b) {
         ps_bell_write(bell);
         pthread_mutex_lock(&b->m);
     }
+    return 0;
 }
 
 static int ps_buffered_due(const ps_buffered *b, int64_t *until) {
@@ -467,6 +466,31 @@ static int ps_buffered_due(const ps_buffered *b, int64_t *until) {
     if (at < *until) *until = at;
     return ps_mono_ns() >= at;
 }
+
+/* The same by one who waits. Nonzero: there is none for him to do. */
+static int ps_buffered_lend_hand(ps_buffered *b) {
+    int64_t until = INT64_MAX;
+    if (!b->by_mutex || b->delivering || !b->head || !ps_buffered_due(b, &until)) return 1;
+    int marked = b->marked, left = ps_buffered_deliver(b, 0);
+    if (left || b->head || b->stop || b->marked != marked) {       /* the thread has something to do, or to plan */
+        b->asleep = 0;
+        pthread_cond_signal(&b->kick);
+    }
+    return left;
+}
+
+/* Nonzero when the batch is done. `own`: he who waits may take as long as the disk does. Without the GIL. */
+static int ps_buffered_wait(ps_buffered *b, const ps_outcome *out, int64_t until, int own) {
+    int late = 0;
+    pthread_mutex_lock(&b->m);
+    while (!out->done && !late)
+        if (!own || ps_buffered_lend_hand(b)) late = ps_cond_until(&b->progress, &b->m, until);
+    int done = out->done;
+    pthread_mutex_unlock(&b->m);
+    return done;
+}
+
+/* ---- the thread ---- */
 
 /* Is a durable mark to be put on the disk now? If not, `*until` is no later than when it is. */
 static int ps_buffered_persist_due(const ps_buffered *b, int64_t *until) {
@@ -480,8 +504,8 @@ static int ps_buffered_persist_due(const ps_buffered *b, int64_t *until) {
 /* Under `m`, which is let go meanwhile: nobody waits for this. It only tells damage from a torn tail more sharply after a
  * power cut, so it may fail. */
 static void ps_buffered_persist(ps_buffered *b) {
-    pthread_mutex_unlock(&b->m);
     b->marked = 0;
+    pthread_mutex_unlock(&b->m);
     msync(b->ctl, PS_PAGE_BYTES, MS_SYNC);
     b->persisted_ns = ps_mono_ns();
     pthread_mutex_lock(&b->m);
@@ -497,11 +521,11 @@ static void *ps_buffered_main(void *arg) {
             ps_buffered_persist(b);
             continue;
         }
-        if (b->head && ps_buffered_due(b, &until)) {
-            ps_buffered_deliver(b);
+        if (b->head && !b->delivering && ps_buffered_due(b, &until)) {
+            ps_buffered_deliver(b, 1);
             continue;
         }
-        b->asleep = b->head ? 2 : 1;
+        b->asleep = b->delivering ? 0 : b->head ? 2 : 1;    /* who delivers tells when he has done it */
         ps_cond_until(&b->kick, &b->m, until);
         b->asleep = 0;
     }

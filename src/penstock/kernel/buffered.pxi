@@ -67,7 +67,7 @@ cdef extern from "buffered.h" nogil:
     int ps_pile_take(ps_spec spec, ps_pile *p, const ps_source *s)
     int ps_buffered_link(ps_buffered *b, ps_pile *p, const ps_source *s, int rc, ps_outcome *fresh)
     void ps_buffered_flush(ps_buffered *b)
-    int ps_buffered_wait(ps_buffered *b, const ps_outcome *out, int64_t until)
+    int ps_buffered_wait(ps_buffered *b, const ps_outcome *out, int64_t until, int own)
     int ps_buffered_wait_room(ps_buffered *b, uint64_t bytes, uint64_t records, int64_t until)
     int ps_buffered_wait_ended(ps_buffered *b, int64_t until)
     int ps_buffered_bell(ps_buffered *b)
@@ -439,7 +439,7 @@ cdef class Buffered:
         while not done:
             now = ps_mono_ns()
             with nogil:
-                done = ps_buffered_wait(&self.b, &batch.out, min(until, now + _SLICE_NS))
+                done = ps_buffered_wait(&self.b, &batch.out, min(until, now + _SLICE_NS), until == INT64_MAX)
             if not done:
                 PyErr_CheckSignals()
                 if ps_mono_ns() >= until:

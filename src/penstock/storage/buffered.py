@@ -67,6 +67,7 @@ class Buffered:
         self._first_bytes = len(log.directory.begin_with())
         self.segment: GrowingSegment | None = None
         self._turn = -1
+        self.has_rolled = False
         self.appends = kernel.Buffered(
             control.page,
             log.fmt.SPEC,
@@ -122,6 +123,7 @@ class Buffered:
         list_rolled(self._log.directory, control, self._log.manifest, rolled_info(self._log.directory, now))
         control.roll(new, now.next, at.position, at.sequence, at)
         self._attach(control.active())
+        self.has_rolled = True
         self._log.on_work()
 
     # ---- waiting ----

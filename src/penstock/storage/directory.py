@@ -155,6 +155,8 @@ class Directory:
 
     def prepare(self, segment_id: int) -> list[tuple[Path, Path]]:
         """Make the files of a segment ahead of its use; `segment.place` gives them the names that `make` looks for."""
+        if self.fmt.GROWS:
+            return growing.prepare(self.path, self.fmt, segment_id)
         return segment.prepare(self.path, self.fmt, segment_id, self.file_size, self.interval)
 
     def prepared(self, base: int) -> tuple[int, int]:
@@ -163,7 +165,10 @@ class Directory:
 
     def seal(self, segment_id: int, count: int, end: int) -> None:
         """Give back what a finished (or closed) segment did not use, and sync its files."""
-        segment.seal(self.path, self.fmt, segment_id, count, end, self.interval)
+        if self.fmt.GROWS:
+            growing.seal(self.path, self.fmt, segment_id, end, count)
+        else:
+            segment.seal(self.path, self.fmt, segment_id, count, end, self.interval)
 
     def delete(self, segment_id: int) -> None:
         for path in self.paths(segment_id).all():

@@ -184,6 +184,11 @@ def _next_data(fd: int, offset: int, end: int) -> int:
         return offset
 
 
+def duplicate(fd: int) -> int:
+    """A descriptor of the same open file, which stays open when the other is closed."""
+    return os.dup(fd)
+
+
 def sync(fd: int) -> None:
     """The file's data, and what is needed to read it back, is on the disk when this returns."""
     if sys.platform == "darwin":

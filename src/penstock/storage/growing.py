@@ -1,4 +1,4 @@
-"""A segment whose length says what it holds: nothing is allocated ahead, and its files are made when they are needed.
+"""A segment whose length says what it holds: nothing is allocated ahead, though its files, empty, may be made before.
 
 For frames without a checksum. `buffered` writes to it, `opening` and `span` cut it. Callers hold the log's lock.
 """
@@ -11,7 +11,7 @@ from typing import Final
 from penstock import kernel
 from penstock.errors import NotALog
 from penstock.storage import companion, files, index
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, is_prepared, next_name, private_name
 
 _COPY_BYTES: Final = 1 << 20
 
@@ -19,28 +19,41 @@ _COPY_BYTES: Final = 1 << 20
 def make(top: Path, fmt: Format, segment: int, base: int, interval: int, first: bytes) -> None:
     """Make a segment's files, the companion first, and put `first`, if it is not empty, there as its first record's frame.
 
-    Files of that name are from a roll that was cut short, and begin anew. The names are on the disk when this returns.
+    Files of that name are from a roll that was cut short, and begin anew. Prepared ones are taken, since making a file that
+    must wait for the file system's journal costs more than a sync. The names are on the disk when this returns.
     """
     paths = SegmentPaths(top, fmt, segment)
+    ready = is_prepared(top, fmt, segment)
     head = companion.pack_header(base, companion.entry_bytes(fmt.SPEC))
     if first:
         head += files.now_us().to_bytes(8, "little") + kernel.crc64(first).to_bytes(8, "little")
-    _write_new(paths.times, head)
+    _write_new(paths.times, head, ready)
     if fmt.INDEXED:
-        _write_new(paths.index, index.pack(interval, base, 1 if first else 0, [(base, fmt.HEADER_BYTES)]))
-    _write_new(paths.data, fmt.pack_header(segment, base, 0, files.now_us()) + first)
+        _write_new(paths.index, index.pack(interval, base, 1 if first else 0, [(base, fmt.HEADER_BYTES)]), ready)
+    _write_new(paths.data, fmt.pack_header(segment, base, 0, files.now_us()) + first, ready)
     files.sync_directory(paths.data.parent)
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def _write_new(path: Path, content: bytes, ready: bool) -> None:
     if files.exists(path) and not files.is_regular(path):
         raise NotALog(f"{path}: the next file's name, and no regular file; move it away and append again")
-    fd = files.create(path, exclusive=False)
+    fd = files.open_write(next_name(path)) if ready else files.create(path, exclusive=False)
     try:
         files.truncate(fd, 0)
         files.write(fd, content, 0)
     finally:
         files.close(fd)
+    if ready:
+        files.rename(next_name(path), path)
+
+
+def prepare(top: Path, fmt: Format, segment: int) -> list[tuple[Path, Path]]:
+    """Make the files of a segment ahead of its use, empty, under names of our own; what `segment.place` takes."""
+    made: list[tuple[Path, Path]] = []
+    for path in SegmentPaths(top, fmt, segment).made():
+        made.append((private_name(path), next_name(path)))
+        files.close(files.create(made[-1][0], exclusive=False))
+    return made
 
 
 class GrowingSegment:
@@ -90,17 +103,28 @@ def _open_beside(path: Path, head: bytes, exact: int) -> int:
 
 def cut(top: Path, fmt: Format, segment: int, end: int, count: int) -> None:
     """Take away what lies beyond the end of a segment's records, and make that durable."""
-    paths = SegmentPaths(top, fmt, segment)
+    _end_at(SegmentPaths(top, fmt, segment), fmt, end, count, sync=False)
+
+
+def seal(top: Path, fmt: Format, segment: int, end: int, count: int) -> None:
+    """The same for a segment that is finished: all of it is durable, but for the index, which is a cache. Names are since
+    it was made."""
+    _end_at(SegmentPaths(top, fmt, segment), fmt, end, count, sync=True)
+
+
+def _end_at(paths: SegmentPaths, fmt: Format, end: int, count: int, *, sync: bool) -> None:
     for path, length in ((paths.times, companion.length(fmt.SPEC, count)), (paths.data, end)):
         try:
             fd = files.open_write(path)
         except FileNotFoundError:
             if path == paths.data:
                 raise
-            continue
+            continue  # lost: the records do without
         try:
-            if files.size(fd) > length:
+            longer = files.size(fd) > length
+            if longer:
                 files.truncate(fd, length)
+            if longer or sync:
                 files.sync(fd)
         finally:
             files.close(fd)

@@ -432,12 +432,14 @@ class Log:
 
     def prepare_next(self) -> None:
         """Make the next segment's files before they are needed, so that a roll is not a stall."""
-        if self.fmt.GROWS:
-            return
         now = self.active()
-        few = self.roll.records is not None and now.next - now.base >= self.roll.records // 2
-        if now.end < self.prepare_at() < _NEVER and not few and self.roll.interval_s is None:
-            return
+        if isinstance(self.writing, Buffered):
+            if not self.writing.has_rolled:
+                return  # many a one never will
+        else:
+            few = self.roll.records is not None and now.next - now.base >= self.roll.records // 2
+            if now.end < self.prepare_at() < _NEVER and not few and self.roll.interval_s is None:
+                return
         new = self.fmt.next_id(now.segment, files.now_us())
         if not self.directory.is_prepared(new):
             made = self.directory.prepare(new)
@@ -462,8 +464,8 @@ class Log:
                     self.manifest.refresh(control.generation)
                     if info.id in self.manifest.segments:
                         self.manifest.sealed(info)
+        guard_sync(self.directory, self.writable(), self.manifest.sync)
         with self.locked() as control:
-            guard_sync(self.directory, control, self.manifest.sync)
             self.manifest.refresh(control.generation)  # or what others added since would be lost
             if self.manifest.is_long:
                 self.manifest.rewrite(control.generation + 1)
@@ -487,7 +489,7 @@ class Log:
                 return False
             self.manifest.refresh(control.generation)
             self.manifest.retired(info)
-            guard_sync(self.directory, control, self.manifest.sync)
+        guard_sync(self.directory, control, self.manifest.sync)
         self.directory.delete(info.id)
         return True
 

@@ -158,7 +158,13 @@ class Manifest:
         self._add(_RETIRED, info)
 
     def sync(self) -> None:
-        files.sync(self._fd)
+        """What was added is on the disk when this returns. Needs no lock: one who writes it anew syncs it himself."""
+        with self._lock:
+            fd = files.duplicate(self._fd)
+        try:
+            files.sync(fd)
+        finally:
+            files.close(fd)
 
     @property
     def is_long(self) -> bool:

@@ -112,9 +112,14 @@ def map_data(paths: SegmentPaths) -> mmap.mmap | bytes:
             continue  # sealed, and so cut, since its size was asked
 
 
-def _next_name(path: Path) -> Path:
+def next_name(path: Path) -> Path:
     """A file's name until it is adopted."""
     return path.with_name(path.name + ".next")
+
+
+def private_name(path: Path) -> Path:
+    """A file's name while this thread is making it."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
 
 
 def _whole_pages(length: int) -> int:
@@ -141,8 +146,8 @@ def prepare(top: Path, fmt: Format, segment: int, file_size: int, interval: int)
         (paths.index, index.pack_header(interval), index.bytes_for(records, interval), 0),
         (paths.data, b"", data_bytes, file_size),
     ):
-        temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
-        made.append((temporary, _next_name(path)))
+        temporary = private_name(path)
+        made.append((temporary, next_name(path)))
         fd = files.create(temporary, exclusive=False)
         try:
             files.truncate(fd, length)
@@ -169,7 +174,7 @@ def discard(made: list[tuple[Path, Path]]) -> None:
 
 def is_prepared(top: Path, fmt: Format, segment: int) -> bool:
     """All of the files: a process may have died when it had adopted some."""
-    return all(_next_name(path).exists() for path in SegmentPaths(top, fmt, segment).made())
+    return all(next_name(path).exists() for path in SegmentPaths(top, fmt, segment).made())
 
 
 def prepared(fmt: Format, file_size: int, base: int) -> tuple[int, int]:
@@ -185,12 +190,12 @@ def adopt(top: Path, fmt: Format, segment: int, base: int, begin: int) -> None:
         (paths.index, b""),
         (paths.data, fmt.pack_header(segment, base, begin, files.now_us())),
     ):
-        fd = files.open_write(_next_name(path))
+        fd = files.open_write(next_name(path))
         try:
             files.write(fd, head, 0)
         finally:
             files.close(fd)
-        files.rename(_next_name(path), path)
+        files.rename(next_name(path), path)
 
 
 class WriteSegment:

@@ -199,9 +199,13 @@ class Topic:
                     parts.append((Publication(part, *made), end - first))
             else:
                 listed = payloads if isinstance(payloads, list | tuple) else list(payloads)
-                for piece in list(pieces(listed, capacity)):  # all of them first: a list is refused as a whole
-                    made = appends.append_many(piece, 0, timeout_s)
-                    parts.append((Publication(part, *made), len(piece)))
+                try:
+                    made = appends.append_many(listed, 0, timeout_s)
+                    parts.append((Publication(part, *made), len(listed)))
+                except InvalidPayload:  # more than a segment holds, or one that cannot be published: look closer
+                    for piece in list(pieces(listed, capacity)):  # all of them first: a list is refused as a whole
+                        made = appends.append_many(piece, 0, timeout_s)
+                        parts.append((Publication(part, *made), len(piece)))
         except (OSError, ValueError) as error:
             raise self._told(part, error, sum(size for _, size in parts)) from None
         return Publications(part.number, parts)
