@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -18,13 +18,13 @@ from typing import Final, Protocol
 from penstock import kernel
 from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL
-from penstock.storage import files
-from penstock.storage.control import Active, Control
+from penstock.storage import companion, files
+from penstock.storage.control import Active, Control, Mark
 from penstock.storage.directory import Directory
 from penstock.storage.growing import GrowingSegment
-from penstock.storage.manifest import Manifest
+from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.segment import Format
-from penstock.storage.span import list_rolled, rolled_info
+from penstock.storage.span import list_rolled
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -68,6 +68,7 @@ class Buffered:
         self.segment: GrowingSegment | None = None
         self._turn = -1
         self.has_rolled = False
+        self.synced: set[int] = set()  # segments left behind whose records are on the disk: sealing need not sync them
         self.appends = kernel.Buffered(
             control.page,
             log.fmt.SPEC,
@@ -120,11 +121,22 @@ class Buffered:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
         new = self._log.fmt.next_id(now.segment, files.now_us())
         at = self._log.directory.make(new, now.next, 0)
-        list_rolled(self._log.directory, control, self._log.manifest, rolled_info(self._log.directory, now))
+        list_rolled(self._log.directory, control, self._log.manifest, self._info(control, now))
+        if control.durable == Mark(now.segment, now.end, now.next):
+            self.synced.add(now.segment)
         control.roll(new, now.next, at.position, at.sequence, at)
         self._attach(control.active())
         self.has_rolled = True
         self._log.on_work()
+
+    def _info(self, control: Control, now: Active) -> SegmentInfo:
+        """What the manifest says of the active segment when it is left; an empty one is not."""
+        fmt = self._log.fmt
+        head = b""
+        with suppress(FileNotFoundError), files.opened(self._log.directory.paths(now.segment).times) as fd:
+            head = files.read(fd, 0, companion.length(fmt.SPEC, 1))
+        first_us = companion.Times(head, companion.entry_bytes(fmt.SPEC)).us(0)
+        return SegmentInfo(now.segment, now.base, now.next - now.base, now.end, first_us, control.last_us)
 
     # ---- waiting ----
 

@@ -163,10 +163,11 @@ class Directory:
         """(byte, sequence) up to which a segment that was just made has real blocks."""
         return segment.prepared(self.fmt, self.file_size, base)
 
-    def seal(self, segment_id: int, count: int, end: int) -> None:
-        """Give back what a finished (or closed) segment did not use, and sync its files."""
+    def seal(self, segment_id: int, count: int, end: int, *, synced: bool = False) -> None:
+        """Give back what a finished (or closed) segment did not use, and sync its files; its data only if it is not `synced`,
+        where that can be."""
         if self.fmt.GROWS:
-            growing.seal(self.path, self.fmt, segment_id, end, count)
+            growing.seal(self.path, self.fmt, segment_id, end, count, synced=synced)
         else:
             segment.seal(self.path, self.fmt, segment_id, count, end, self.interval)
 

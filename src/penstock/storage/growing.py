@@ -103,31 +103,34 @@ def _open_beside(path: Path, head: bytes, exact: int) -> int:
 
 def cut(top: Path, fmt: Format, segment: int, end: int, count: int) -> None:
     """Take away what lies beyond the end of a segment's records, and make that durable."""
-    _end_at(SegmentPaths(top, fmt, segment), fmt, end, count, sync=False)
+    paths = SegmentPaths(top, fmt, segment)
+    _end_at(paths.times, companion.length(fmt.SPEC, count), may_be_lost=True)
+    _end_at(paths.data, end)
 
 
-def seal(top: Path, fmt: Format, segment: int, end: int, count: int) -> None:
+def seal(top: Path, fmt: Format, segment: int, end: int, count: int, *, synced: bool) -> None:
     """The same for a segment that is finished: all of it is durable, but for the index, which is a cache. Names are since
-    it was made."""
-    _end_at(SegmentPaths(top, fmt, segment), fmt, end, count, sync=True)
+    it was made, and the data, if it is `synced`."""
+    paths = SegmentPaths(top, fmt, segment)
+    _end_at(paths.times, companion.length(fmt.SPEC, count), sync=True, may_be_lost=True)
+    _end_at(paths.data, end, sync=not synced)
 
 
-def _end_at(paths: SegmentPaths, fmt: Format, end: int, count: int, *, sync: bool) -> None:
-    for path, length in ((paths.times, companion.length(fmt.SPEC, count)), (paths.data, end)):
-        try:
-            fd = files.open_write(path)
-        except FileNotFoundError:
-            if path == paths.data:
-                raise
-            continue  # lost: the records do without
-        try:
-            longer = files.size(fd) > length
-            if longer:
-                files.truncate(fd, length)
-            if longer or sync:
-                files.sync(fd)
-        finally:
-            files.close(fd)
+def _end_at(path: Path, length: int, *, sync: bool = False, may_be_lost: bool = False) -> None:
+    try:
+        fd = files.open_write(path)
+    except FileNotFoundError:
+        if may_be_lost:  # the records do without
+            return
+        raise
+    try:
+        longer = files.size(fd) > length
+        if longer:
+            files.truncate(fd, length)
+        if longer or sync:
+            files.sync(fd)
+    finally:
+        files.close(fd)
 
 
 def fill(

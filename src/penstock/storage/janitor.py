@@ -26,14 +26,23 @@ class Janitor(threading.Thread):
     """Wakes when an append passes `notify_at`, when a flush is due, and now and then to tidy up.
 
     `tidy`, if there is something to tidy, is called at first, when segments were sealed, when `look_again` asks for it, and
-    every `every_s` seconds if that is given.
+    every `every_s` seconds if that is given. Without it nothing waits for segments to be sealed: then that is done `together`,
+    so many at a time, and at the close.
     """
 
-    def __init__(self, flush: Flush, tidy: Callable[[Log], object] | None = None, every_s: float | None = None) -> None:
+    def __init__(
+        self,
+        flush: Flush,
+        tidy: Callable[[Log], object] | None = None,
+        every_s: float | None = None,
+        *,
+        together: int = 1,
+    ) -> None:
         super().__init__(name="penstock", daemon=True)
         self._flush = flush
         self._tidy = tidy
         self._every_s = every_s
+        self._together = together if tidy is None else 1
         self._wakes: SimpleQueue[None] = SimpleQueue()  # in C: a signal's exception leaves no lock behind in it
         self._stopping = False
         self._again = True  # tidy up, also when nothing was sealed
@@ -89,7 +98,7 @@ class Janitor(threading.Thread):
         try:
             self._flush_if_due(log)
             log.prepare_next()
-            sealed = log.seal_finished()
+            sealed = log.seal_finished(self._together)
             if self._tidy is not None and (sealed or self._again or self._every_s is not None):
                 self._again = False
                 self._tidy(log)

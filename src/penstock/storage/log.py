@@ -448,10 +448,10 @@ class Log:
                     segment.place(made)
             segment.discard(made)
 
-    def seal_finished(self) -> int:
-        """Sync finished segments, give back what they did not use, and list them as sealed; how many."""
+    def seal_finished(self, least: int = 1) -> int:
+        """Sync finished segments, give back what they did not use, and list them as sealed, if there are so many; how many."""
         waiting = [s for s in self.finished().values() if not s.sealed]
-        if not waiting:
+        if len(waiting) < least:
             return 0
         if not self.fmt.GROWS:  # else sealing syncs all there is; and what is buffered need not hurry
             self.sync()
@@ -477,7 +477,10 @@ class Log:
 
         def seal() -> None:
             with self._unless_retired(control, done.segment):
-                self.directory.seal(done.segment, done.next, done.end)
+                synced = isinstance(self.writing, Buffered) and done.segment in self.writing.synced
+                self.directory.seal(done.segment, done.next, done.end, synced=synced)
+                if isinstance(self.writing, Buffered):
+                    self.writing.synced.discard(done.segment)
 
         guard_sync(self.directory, control, seal)
 

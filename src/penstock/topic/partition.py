@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.formats.topic import Partition
 from penstock.options import Flush, Retention, Roll
@@ -16,6 +16,8 @@ from penstock.storage.log import Log
 from penstock.storage.promise import Bell
 from penstock.storage.reader import LogReader
 from penstock.topic.message import TopicMessage, delivered
+
+_SEALED_TOGETHER: Final = 8  # after a power cut so many are looked through, which takes milliseconds
 
 
 class Opened(Protocol):
@@ -55,6 +57,7 @@ class OpenPartition:
             Flush.none(),
             (lambda log: retire.apply(log, kept)) if kept.bounded else None,
             retire.every_s(kept),
+            together=_SEALED_TOGETHER,
         )
         self.log = Log(
             top,
