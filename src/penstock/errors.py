@@ -6,11 +6,13 @@ PenstockError
 │   └── EncodeError                   a codec was given something it cannot encode, or of another type than its own
 ├── DecodeError                       a payload is not what its codec reads
 ├── InvalidTopic (ValueError)         no name for a topic
+├── InvalidOption (ValueError)        Spark was given an option that is not known, or a value that cannot be
 ├── InvalidOffset (ValueError)        no record begins at that offset
 ├── InvalidAck (ValueError)           more than was received and not acknowledged
 ├── InvalidCheck (ValueError)         no checkpoint is left to retire
 ├── LogClosed                         the object was closed, or its process forked away
 ├── ReadOnly                          opened with read_only=True, or its directory cannot be written
+├── JavaNotFound                      Spark needs Java, and there is none
 ├── LogNotFound                       no log at that path
 ├── NotALog                           the path, or a file in it, is something else
 ├── UnknownVersion                    written by a newer Penstock
@@ -20,6 +22,7 @@ PenstockError
 ├── BufferFull (TimeoutError)         too much waits to be written; append again later
 ├── RecordsLost                       records of a group could not be written, so it cannot be complete
 ├── FilesMissing                      the numbers of a journal's files have a gap, or one comes twice
+├── DataLost                          what a Spark query is to read next was removed from the log
 ├── RecordGone                        the sequence was removed by retention, or does not exist yet
 ├── CorruptRecord                     a record before the end of the log is damaged
 ├── CorruptSegment                    the compressed stream of a segment is damaged
@@ -81,12 +84,20 @@ class InvalidTopic(PenstockError, ValueError):
     """A name that no topic can have."""
 
 
+class InvalidOption(PenstockError, ValueError):
+    """An option of the Spark source or sink that is not known, or a value that it cannot have."""
+
+
 class LogClosed(PenstockError):
     """The log object was closed."""
 
 
 class ReadOnly(PenstockError):
     """The log was opened with read_only=True, or its directory cannot be written."""
+
+
+class JavaNotFound(PenstockError):
+    """Spark needs Java, and there is none on this machine."""
 
 
 class LogNotFound(PenstockError):
@@ -149,6 +160,10 @@ class BufferFull(PenstockError, TimeoutError):
 
     def __reduce__(self) -> tuple[type, tuple[str, int]]:
         return type(self), (str(self), self.taken)
+
+
+class DataLost(PenstockError):
+    """What a Spark query is to read next is no longer in the log."""
 
 
 class RecordGone(PenstockError):

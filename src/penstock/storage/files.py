@@ -297,6 +297,11 @@ def walk(top: Path) -> Iterator[str]:
             yield (Path(directory) / name).relative_to(top).as_posix()
 
 
+def walk_below(top: Path, place: Path) -> Iterator[str]:
+    """The same for files below a place within `top`."""
+    return (f"{place.relative_to(top).as_posix()}/{name}" for name in walk(place))
+
+
 def map_read(fd: int, length: int) -> mmap.mmap | bytes:
     """The file's first `length` bytes; `bytes` when there are none, since nothing cannot be mapped."""
     return mmap.mmap(fd, length, access=mmap.ACCESS_READ) if length else b""

@@ -1,0 +1,220 @@
+"""Read-only facts about logs on disk, whatever their format: which there are, what they hold, in which files.
+
+Plain functions that return typed facts. Nothing here changes a log or disturbs its writers. Offsets count records in every
+format: the n-th record of a log, or of a topic's partition, has offset n.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self, cast
+
+from penstock.errors import LogNotFound, NotALog
+from penstock.formats import channel, journal, queue, topic
+from penstock.options import INDEX_INTERVAL, MAX_FILE_SIZE_BYTES, Roll
+from penstock.storage import files, metadata, sessions
+from penstock.storage.cursor import Cursors
+from penstock.storage.log import Log
+from penstock.storage.manifest import SegmentInfo
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths
+
+FormatName = Literal["queue", "channel", "journal", "topic"]
+FORMATS: Final[tuple[FormatName, ...]] = ("queue", "channel", "journal", "topic")
+_YEAR: Final = re.compile(r"[0-9]{4}")
+
+
+def format_of(name: str, partition: int = 0) -> Format:
+    """The bytes of a format, as the engine takes them."""
+    whole: dict[str, Format] = {
+        "queue": cast(Format, queue),
+        "channel": cast(Format, channel),
+        "journal": cast(Format, journal),
+    }
+    return topic.Partition(partition) if name == "topic" else whole[name]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """One sequence of records: a log, or a partition of a topic. Plain data, which can be sent to other machines."""
+
+    path: str  # the directory of the data files
+    format: FormatName
+    topic: str  # what the log is called: its directory's name
+    partition: int = 0
+
+    @property
+    def own(self) -> Path:
+        """Where the log keeps what is no segment."""
+        own = Path(self.path) / f".partition_{self.partition}"
+        return own if self.format == "topic" and own.is_dir() else Path(self.path)
+
+    def open(self) -> View:
+        """Look into it; `with part.open() as view`."""
+        return View(self)
+
+    def move_cursor(self, name: str, offset: int) -> None:
+        """Keep a named reader's place, for retention to hold on to what it has not passed."""
+        Cursors(self.own).store(name, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of records: `base` to `next - 1`. Plain data."""
+
+    part: Part
+    directory: str  # where its files lie
+    id: int
+    base: int
+    next: int
+    end: int  # the byte behind its last frame
+    first_us: int
+    last_us: int
+    active: bool  # being written, or the last of a log that nobody writes
+
+    @property
+    def name(self) -> str:
+        """The data file's path within the directory."""
+        return format_of(self.part.format, self.part.partition).name(self.id)
+
+    def read(self) -> ReadSegment:
+        """Its files, mapped; compressed ones inflated."""
+        fmt = format_of(self.part.format, self.part.partition)
+        return ReadSegment(Path(self.directory), fmt, self.id, self.base, listed=True)
+
+    def paths(self) -> SegmentPaths:
+        return SegmentPaths(Path(self.directory), format_of(self.part.format, self.part.partition), self.id)
+
+
+class View:
+    """What a log holds at this moment. A journal's earlier sessions that were not walked to their end belong to it."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self._stack = ExitStack()
+        self._logs: list[Log] = []
+        fmt, top = format_of(part.format, part.partition), Path(part.path)
+        places = [*sessions.earlier(top), top] if part.format == "journal" else [top]
+        try:
+            for place in places:
+                if part.format != "journal" or sessions.segments(place, fmt):
+                    self._logs.append(self._open(fmt, place))
+        except BaseException:
+            self._stack.close()
+            raise
+        if not self._logs:
+            raise LogNotFound(f"{part.path}: no data files here")
+
+    def _open(self, fmt: Format, top: Path) -> Log:
+        settings = metadata.load(Path(self.part.path)) or {}
+        log = Log(
+            top,
+            fmt,
+            file_size=settings.get("file_size", MAX_FILE_SIZE_BYTES),
+            interval=settings.get("index_interval", INDEX_INTERVAL),
+            roll=Roll(),
+            read_only=True,
+            own=self.part.own if self.part.format == "topic" else None,
+        )
+        self._stack.callback(log.close)
+        return log
+
+    @property
+    def first(self) -> int:
+        """The oldest record's offset."""
+        return min(log.first_sequence for log in self._logs)
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record will have."""
+        return self._logs[-1].next_sequence
+
+    def durable_end(self) -> int:
+        """Put everything that is there now on the disk, and say where that ends: it survives a power cut."""
+        end = self.end
+        for segment in self.segments():
+            if segment.next > min(log.durable_sequence for log in self._logs):
+                with files.opened(segment.paths().data) as fd:
+                    files.sync(fd)
+        return end
+
+    def segments(self) -> list[Segment]:
+        """All of them, oldest first; those being written up to where they end now."""
+        return [segment for log in self._logs for segment in self._of(log)]
+
+    def _of(self, log: Log) -> Iterator[Segment]:
+        now = log.active()
+        finished = sorted((s for s in log.finished().values() if s.id < now.segment), key=lambda s: s.id)
+        for info in finished:
+            yield self._segment(log, info, active=False)
+        yield self._segment(log, SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0), active=True)
+
+    def _segment(self, log: Log, info: SegmentInfo, *, active: bool) -> Segment:
+        place = (info.id, info.base, info.next, info.end, info.first_us, info.last_us)
+        return Segment(self.part, str(log.path), *place, active)
+
+    def cursors(self) -> dict[str, int]:
+        """Where named readers stand. Those of a channel are byte offsets, and are left out."""
+        return {} if self.part.format == "channel" else self._logs[-1].cursors.all()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def find(path: str | Path, format: FormatName | None = None) -> list[Part]:
+    """The logs at a path: one log, a topic with its partitions, or a directory of such. `format` is for a directory that
+    does not tell its own."""
+    top = Path(path)
+    if not top.is_dir():
+        what = "a file; a log is a directory" if top.exists() else "no such directory"
+        raise LogNotFound(f"{top}: {what}")
+    found = _parts(top, format or detect(top))
+    if found:
+        return found
+    for child in sorted(p for p in top.iterdir() if p.is_dir() and not p.name.startswith(".")):
+        found += _parts(child, detect(child))
+    if not found:
+        raise LogNotFound(f"{top}: neither a log nor a directory of logs")
+    return found
+
+
+def detect(top: Path) -> FormatName | None:
+    """The format of the log in a directory, as its settings or the names of its files tell; None when it is no log."""
+    settings = metadata.load(top)
+    if settings is not None:
+        name = settings["format"]
+        if name not in FORMATS:
+            raise NotALog(f"{top / metadata.FILE}: format {name!r}, this Penstock knows {', '.join(FORMATS)}")
+        return cast(FormatName, name)
+    for child in top.iterdir():
+        if journal.parse(child.name) is not None:
+            return "journal"
+        if channel.parse(child.name) is not None or channel.parse_compressed(child.name) is not None:
+            return "channel"
+        if topic.parse(child.name) is not None:
+            return "topic"
+        if _YEAR.fullmatch(child.name) and any(queue.parse(name) is not None for name in files.walk_below(top, child)):
+            return "queue"
+    return None
+
+
+def _parts(top: Path, format: FormatName | None) -> list[Part]:
+    if format is None:
+        return []
+    name = top.absolute().name
+    if format != "topic":
+        return [Part(str(top), format, name)]
+    numbers = {place.partition for child in top.iterdir() if (place := topic.parse(child.name))}
+    return [Part(str(top), "topic", name, number) for number in sorted(numbers)]

@@ -1,0 +1,265 @@
+"""What a user may say in `.option(…)`: checked once, on the driver, before anything is read.
+
+Names and meanings are those of Spark's Kafka connector where it has the same thing. Spark hands options over as strings, under
+names in lower case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from penstock.errors import InvalidOption
+from penstock.inspect import FORMATS, FormatName, Part, find
+
+LATEST: Final = -1  # as in the Kafka connector's JSON
+EARLIEST: Final = -2
+OnCorrupt = Literal["fail", "skip", "permissive"]
+Offsets = dict[str, dict[int, int]]  # of each log, by partition
+
+_READ: Final = (
+    "path",
+    "paths",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "onCorrupt",
+    "checksum",
+    "format",
+    "durableOnly",
+    "includeMetadata",
+    "cursor",
+)
+_WRITE: Final = ("path", "format", "topic", "partitions", "staging", "segmentBytes", "fileSize")
+_FROM_SPARK: Final = {"checkpointlocation", "queryname", "outputmode"}  # put among them by Spark itself
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a trigger takes."""
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_s: float = 15 * 60
+    max_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of a source. Plain data: it travels to the workers."""
+
+    parts: tuple[Part, ...]
+    paths: tuple[str, ...]
+    format: FormatName | None
+    starting: Literal["earliest", "latest"] | Offsets | None
+    ending: Literal["latest"] | Offsets
+    starting_us: int | None
+    ending_us: int | None
+    limits: Limits
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    on_corrupt: OnCorrupt
+    checksum: bool
+    durable_only: bool
+    include_metadata: bool
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of a sink. Plain data: it travels to the workers."""
+
+    path: str
+    format: FormatName | None
+    topic: str | None
+    partitions: int | None
+    staging: str | None
+    settings: dict[str, int] = field(default_factory=dict)
+
+
+class _Options:
+    """Options by their names, whatever the case."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        names = {name.lower(): name for name in known}
+        for name in self._given:
+            if name not in names and name not in _FROM_SPARK:
+                near = difflib.get_close_matches(name, names, 1)
+                hint = f"did you mean {names[near[0]]!r}?" if near else f"known are {', '.join(known)}"
+                raise InvalidOption(f"penstock has no option {name!r}; {hint}")
+
+    def text(self, name: str) -> str | None:
+        return self._given.get(name.lower())
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise InvalidOption(f"{name} must be true or false, not {value!r}")
+        return value.lower() == "true"
+
+    def number(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if number < 1:
+            raise InvalidOption(f"{name} must be a whole number from 1 on, not {value!r}")
+        return number
+
+    def one_of(self, name: str, values: tuple[str, ...]) -> str | None:
+        value = self.text(name)
+        if value is not None and value.lower() not in values:
+            raise InvalidOption(f"{name} must be one of {', '.join(values)}, not {value!r}")
+        return value.lower() if value is not None else None
+
+    def time_us(self, name: str) -> int | None:
+        """Milliseconds since 1970, as in the Kafka connector, or a time as ISO 8601 writes it (UTC unless it says else)."""
+        value = self.text(name)
+        if value is None:
+            return None
+        if value.lstrip("-").isdecimal():
+            return int(value) * 1000
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            raise InvalidOption(f"{name} must be milliseconds since 1970 or an ISO 8601 time, not {value!r}") from None
+        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+        return round(when.timestamp() * 1e6)
+
+    def seconds(self, name: str, default: float) -> float:
+        value = self.text(name)
+        if value is None:
+            return default
+        number = value.rstrip("abcdefghijklmnopqrstuvwxyz ")
+        unit = value[len(number) :].strip() or "ms"
+        try:
+            return float(number) * _UNITS_S[unit]
+        except (ValueError, KeyError):
+            raise InvalidOption(f"{name} must be a time such as 500ms, 30s or 15m, not {value!r}") from None
+
+    def paths(self) -> list[str]:
+        listed = self.text("paths")
+        found = [str(path) for path in json.loads(listed)] if listed else []
+        one = self.text("path")
+        return found or ([one] if one else [])
+
+
+def _offsets(name: str, value: str) -> Offsets:
+    """`{"orders": {"0": 23, "1": -2}}`, as in the Kafka connector: -2 is the earliest, -1 the latest."""
+    shape = f'{name} must be "earliest", "latest" or JSON as {{"log": {{"0": 23, "1": -2}}}}'
+    try:
+        found = json.loads(value)
+        out = {str(log): {int(p): int(offset) for p, offset in by.items()} for log, by in found.items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InvalidOption(f"{shape}, not {value!r} ({error})") from None
+    for log, by in out.items():
+        for partition, offset in by.items():
+            if offset < EARLIEST:
+                raise InvalidOption(f"{shape}: offset {offset} of partition {partition} of {log} cannot be")
+    return out
+
+
+def _matching(path: str) -> list[str]:
+    """The paths that a glob stands for; itself, if it is none."""
+    first = next((i for i, part in enumerate(Path(path).parts) if glob.has_magic(part)), None)
+    if first is None or Path(path).exists():
+        return [path]
+    parts = Path(path).parts
+    return sorted(map(str, Path(*parts[:first]).glob("/".join(parts[first:]))))
+
+
+def all_parts(paths: Sequence[str], format: FormatName | None) -> tuple[Part, ...]:
+    """The logs that are at these paths now."""
+    if not paths:
+        raise InvalidOption('penstock needs a path: load("/data/orders"), or option("path", …)')
+    found: dict[Part, None] = {}
+    for path in paths:
+        local = path.removeprefix("file://") if path.startswith("file:") else path
+        matching = _matching(local)
+        if not matching:
+            raise InvalidOption(f"{path}: nothing matches")
+        for one in matching:
+            found.update(dict.fromkeys(find(one, format)))
+    return tuple(sorted(found))
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Understand the options of a source."""
+    options = _Options(given, _READ)
+    format = cast(FormatName | None, options.one_of("format", FORMATS))
+    starting, ending = options.text("startingOffsets"), options.text("endingOffsets")
+    start: Literal["earliest", "latest"] | Offsets | None = None
+    if starting is not None:
+        known = starting.lower()
+        start = (
+            cast(Literal["earliest", "latest"], known)
+            if known in ("earliest", "latest")
+            else _offsets("startingOffsets", starting)
+        )
+    if ending is not None and ending.lower() == "earliest":
+        raise InvalidOption('endingOffsets must be "latest" or JSON: nothing lies before the earliest')
+    paths = options.paths()
+    limits = Limits(
+        options.number("maxOffsetsPerTrigger"),
+        options.number("minOffsetsPerTrigger"),
+        options.seconds("maxTriggerDelay", 15 * 60),
+        options.number("maxBytesPerTrigger"),
+    )
+    if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
+        raise InvalidOption(
+            f"minOffsetsPerTrigger={limits.min_offsets} is more than maxOffsetsPerTrigger={limits.max_offsets}"
+        )
+    return ReadOptions(
+        parts=all_parts(paths, format),
+        paths=tuple(paths),
+        format=format,
+        starting=start,
+        ending="latest" if ending is None or ending.lower() == "latest" else _offsets("endingOffsets", ending),
+        starting_us=options.time_us("startingTimestamp"),
+        ending_us=options.time_us("endingTimestamp"),
+        limits=limits,
+        min_partitions=options.number("minPartitions"),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        on_corrupt=cast(OnCorrupt, options.one_of("onCorrupt", ("fail", "skip", "permissive")) or "fail"),
+        checksum=options.flag("checksum", True),
+        durable_only=options.flag("durableOnly", True),
+        include_metadata=options.flag("includeMetadata", False),
+        cursor=options.text("cursor"),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Understand the options of a sink."""
+    options = _Options(given, _WRITE)
+    path = options.text("path")
+    if not path:
+        raise InvalidOption('penstock needs a path: save("/data/orders"), or option("path", …)')
+    settings = {name: value for name in ("segmentBytes", "fileSize") if (value := options.number(name)) is not None}
+    return WriteOptions(
+        path=path.removeprefix("file://"),
+        format=cast(FormatName | None, options.one_of("format", FORMATS)),
+        topic=options.text("topic"),
+        partitions=options.number("partitions"),
+        staging=options.text("staging"),
+        settings=settings,
+    )

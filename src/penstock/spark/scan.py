@@ -1,0 +1,203 @@
+"""What a task does: pieces of segments into Arrow record batches, from buffers, never from row objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from penstock import kernel
+from penstock.errors import CorruptRecord
+from penstock.formats import journal
+from penstock.spark.options import OnCorrupt, ReadOptions
+from penstock.spark.plan import Piece, Split
+from penstock.storage.damage import REASONS, Loss, Place
+from penstock.storage.recovery import next_readable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_ROWS: Final = 32_768
+_BYTES: Final = 16 << 20
+
+
+def read_split(options: ReadOptions, schema: StructType, split: Split) -> Iterator[pa.RecordBatch]:
+    """The rows of a split as record batches of this schema, which is a part of the source's."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    for piece in split.pieces:
+        reader = _Journal if piece.segment.part.format == "journal" else _Frames
+        yield from reader(piece, arrow, options.on_corrupt, checksum=options.checksum).batches()
+
+
+class _Frames:
+    """One piece of one segment."""
+
+    def __init__(self, piece: Piece, schema: pa.Schema, on_corrupt: OnCorrupt, *, checksum: bool) -> None:
+        self._piece = piece
+        self._schema = schema
+        self._names = set(schema.names)
+        self._on_corrupt = on_corrupt
+        self._losses: list[Loss] = []
+        self._told = 0  # how many of these have their row
+        self._seg = seg = piece.segment.read()
+        self._ends = Place(piece.segment.end, piece.segment.next)
+        self._records = kernel.Reader(None, seg.spec, lambda: False, self._bad, checksum)
+        at = seg.place_before(self._first, piece.segment.end)
+        found = seg.scan(
+            min(at.position, len(seg.data)), min(len(seg.data), piece.segment.end), self._first - at.sequence, False
+        )
+        self._attach(Place(found.position, at.sequence + found.count))
+
+    @property
+    def _first(self) -> int:
+        return self._piece.lo
+
+    def _attach(self, at: Place) -> None:
+        seg, end = self._seg, min(self._piece.segment.end, len(self._seg.data))
+        position = min(at.position, end)
+        self._records.attach(seg.data, seg.times_data, seg.spec, seg.id, seg.base, position, at.sequence, end)
+
+    def _bad(self, reason: int) -> None:
+        at = Place(self._records.position, self._records.sequence)
+        why = REASONS.get(reason, "it is not whole")
+        if self._on_corrupt == "fail":
+            raise CorruptRecord(self._seg.paths.data, at.position, at.sequence, why)
+        after = next_readable(self._seg, at, self._ends)
+        self._losses.append(Loss(at.sequence, after.sequence - 1, why))
+        self._attach(after)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        while self._records.sequence < self._piece.hi:
+            before = self._records.sequence
+            batch = self._next(min(_ROWS, self._piece.hi - self._records.sequence))
+            if self._on_corrupt == "permissive":
+                yield from self._lost_rows()
+            if batch is not None:
+                yield batch
+            if self._records.sequence == before:
+                self._short(before)
+                return
+
+    def _short(self, sequence: int) -> None:
+        """The file ends before its records do."""
+        end = self._piece.segment.next
+        if self._on_corrupt == "fail":
+            raise CorruptRecord(self._seg.paths.data, self._records.position, sequence, "the file is cut short here")
+        self._losses.append(Loss(sequence, end - 1, "the file is cut short"))
+
+    def _next(self, n: int) -> pa.RecordBatch | None:
+        import pyarrow as pa
+
+        start = self._records.position
+        count, size = self._records.measure(n, _BYTES)
+        if count == 0:
+            return None
+        start = self._records.position
+        offsets, values = pa.allocate_buffer((count + 1) * 4), pa.allocate_buffer(size)
+        sequences, times, valid = (pa.allocate_buffer(b) for b in (count * 8, count * 8, (count + 7) // 8))
+        count = self._records.fill(count, offsets, values, sequences, times, valid)
+        if count == 0:
+            return None
+        columns: dict[str, Callable[[], pa.Array]] = {
+            "offset": lambda: pa.Array.from_buffers(pa.int64(), count, [None, sequences]),
+            "timestamp": lambda: pa.Array.from_buffers(pa.timestamp("us", "UTC"), count, [valid, times]),
+            "value": lambda: pa.Array.from_buffers(pa.binary(), count, [None, offsets, values]),
+            "position": lambda: self._positions(start, count, offsets),
+        }
+        return self._batch(count, columns)
+
+    def _positions(self, start: int, count: int, offsets: pa.Buffer) -> pa.Array:
+        """Where each record lies: frames lie one behind the other."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        ends = pa.Array.from_buffers(pa.int32(), count, [None, offsets]).cast(pa.int64())
+        heads = pa.array(range(start, start + count * self._seg.spec.overhead, self._seg.spec.overhead), pa.int64())
+        return pc.add(ends, heads)
+
+    def _batch(self, count: int, columns: dict[str, Callable[[], pa.Array]]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        segment = self._piece.segment
+        fixed = {
+            "topic": (segment.part.topic, pa.string()),
+            "partition": (segment.part.partition, pa.int32()),
+            "segment": (segment.name, pa.string()),
+            "group": (None, pa.int64()),
+            "_corrupt": (None, pa.string()),
+        }
+        arrays = []
+        for field in self._schema:
+            if field.name in columns:
+                arrays.append(columns[field.name]())
+            else:
+                value, kind = fixed.get(field.name, (None, field.type))
+                arrays.append(pa.repeat(pa.scalar(value, kind), count))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _lost_rows(self) -> Iterator[pa.RecordBatch]:
+        """A row for each range that was stepped over."""
+        import pyarrow as pa
+
+        losses, self._told = self._losses[self._told :], len(self._losses)
+        if losses:
+            texts = [f"offsets {loss.first} to {loss.last} are lost: {loss.reason}" for loss in losses]
+            yield self._batch(
+                len(losses),
+                {
+                    "offset": lambda: pa.array([loss.first for loss in losses], pa.int64()),
+                    "timestamp": lambda: pa.nulls(len(losses), pa.timestamp("us", "UTC")),
+                    "value": lambda: pa.nulls(len(losses), pa.binary()),
+                    "position": lambda: pa.nulls(len(losses), pa.int64()),
+                    "_corrupt": lambda: pa.array(texts, pa.string()),
+                },
+            )
+
+
+class _Journal(_Frames):
+    """A journal's: read from the beginning of its file, which is small, since checkpoints say which group a record is of."""
+
+    _group = 1
+
+    @property
+    def _first(self) -> int:
+        return self._piece.segment.base
+
+    def _next(self, n: int) -> pa.RecordBatch | None:
+        while self._records.sequence < self._piece.hi:
+            at = Place(self._records.position, self._records.sequence)
+            kind, payloads = self._records.read_run(_ROWS)
+            if not payloads:
+                return None
+            if kind == journal.CHECKPOINT:
+                self._group = journal.read_checkpoints(payloads[-1], str(self._seg.paths.data), at.position).current + 1
+                continue
+            skip = max(0, self._piece.lo - at.sequence)
+            keep = payloads[skip : max(skip, self._piece.hi - at.sequence)]
+            if keep:
+                before = sum(len(p) + self._seg.spec.overhead for p in payloads[:skip])
+                return self._rows(Place(at.position + before, at.sequence + skip), keep)
+        return None
+
+    def _rows(self, at: Place, payloads: list[bytes]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        count, places, position = len(payloads), [], at.position
+        for payload in payloads if "position" in self._names else ():
+            places.append(position)
+            position += len(payload) + self._seg.spec.overhead
+        first, times = at.sequence - self._seg.base, self._seg.times
+        return self._batch(
+            count,
+            {
+                "offset": lambda: pa.array(range(at.sequence, at.sequence + count), pa.int64()),
+                "timestamp": lambda: pa.array(
+                    [times.us(i) or None for i in range(first, first + count)], pa.timestamp("us", "UTC")
+                ),
+                "value": lambda: pa.array(payloads, pa.binary()),
+                "position": lambda: pa.array(places, pa.int64()),
+                "group": lambda: pa.repeat(pa.scalar(self._group, pa.int64()), count),
+            },
+        )

@@ -1,0 +1,102 @@
+"""A Spark session with the settings that pay for Penstock, and the source in sessions that run already."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.spark import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUIET: Final = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+_CHECKPOINTS: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+def session(**conf: object) -> SparkSession:
+    """A Spark session, or the one that runs, with the settings of `defaults`; `conf` adds to them and wins.
+
+    Names of settings have underscores for dots where they are keywords: `session(master="local[4]", app_name="bars")`, and any
+    other by `session(**{"spark.sql.shuffle.partitions": 8})`.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers may run another Python
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    remote = conf.get("remote") or os.environ.get("SPARK_REMOTE")
+    if remote:
+        builder = SparkSession.builder.remote(str(remote))
+        made = builder.getOrCreate()
+        register(made)
+        return made
+    home = java.find()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    builder = SparkSession.builder.appName(str(conf.pop("app_name", "penstock")))
+    master = str(conf.pop("master", "local[*]"))
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = builder.master(master)
+    for name, value in {**defaults(master), **conf}.items():
+        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
+    made = builder.getOrCreate()
+    register(made)
+    return made
+
+
+def defaults(master: str = "local[*]") -> dict[str, object]:
+    """The settings that `session` starts with, and why: docs/spark.md."""
+    cores = _cores(master)
+    found: dict[str, object] = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": True,
+        "spark.python.unix.domain.socket.enabled": True,
+        "spark.sql.python.filterPushdown.enabled": True,
+        "spark.ui.showConsoleProgress": False,
+    }
+    if master.startswith("local"):
+        found |= {
+            "spark.ui.enabled": False,
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": cores,
+            "spark.default.parallelism": cores,
+            "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}",
+        }
+    return found
+
+
+def _cores(master: str) -> int:
+    inside = master.partition("[")[2].rstrip("]").split(",")[0]
+    return int(inside) if inside.isdecimal() else os.cpu_count() or 1
+
+
+def _log_settings() -> str:
+    """A log4j2 file that lets only errors through."""
+    path = Path(tempfile.gettempdir()) / f"penstock-log4j2-{os.getuid()}.properties"
+    if not path.exists() or path.read_text() != _QUIET:
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.write_text(_QUIET)
+        fresh.replace(path)
+    return str(path)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("penstock")` known to a session that runs already. New ones know it by themselves."""
+    from penstock.spark.source import PenstockSource
+
+    spark.dataSource.register(PenstockSource)

@@ -1,0 +1,191 @@
+"""A streaming query: offsets, how much a trigger takes, and what may be forgotten.
+
+Offset calls run in one process on the driver's side, reads in others, from a pickled copy. Nothing is held open between calls.
+Offsets are `{log: {partition: offset of the next record}}`; Spark compares them as text, so keys are in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.errors import InvalidOption
+from penstock.inspect import Part
+from penstock.spark.options import LATEST, ReadOptions, all_parts
+from penstock.spark.plan import (
+    EVERYTHING,
+    Bounds,
+    Split,
+    check_offsets,
+    checked,
+    end_of,
+    key_of,
+    pieces,
+    splits,
+    start_of,
+)
+from penstock.spark.scan import read_split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ends = dict[Part, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module's docstring."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.cursor is not None and any(part.format == "channel" for part in options.parts):
+            raise InvalidOption("cursor: a channel's receivers have byte offsets of their own; leave the option out")
+        if isinstance(options.starting, dict):
+            check_offsets("startingOffsets", options.starting, options.parts)
+        self._options = options
+        self._schema = schema
+        self._target: dict[str, dict[str, int]] | None = None  # where an AvailableNow query ends
+        self._taken_s = time.monotonic()  # when a trigger last took something
+
+    # ---- offsets ----
+
+    def initialOffset(self) -> dict[str, Any]:
+        out: Ends = {}
+        for part in self._options.parts:
+            with part.open() as view:
+                end = end_of(view, durable_only=self._options.durable_only)
+                start = start_of(self._options, part, view, end, default=LATEST)
+                out[part] = min(start, end) if self._options.starting_us is not None else start
+        return self._packed(out)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._look_again()
+        ends, starts = self._ends(), self._unpacked(start)
+        if self._target is not None:
+            target = self._unpacked(self._target)
+            ends = {part: min(end, target.get(part, end)) for part, end in ends.items() if part in target}
+        for part in ends:
+            if part not in starts:  # a partition that came while the query ran
+                with part.open() as view:
+                    starts[part] = view.first
+        ends = {part: max(end, starts[part]) for part, end in ends.items()}
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._limited(starts, ends)
+        if ends != starts:
+            self._taken_s = time.monotonic()
+        return self._packed(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return self._packed(self._ends())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMaxRows(1 << 62)  # no limit, but not "all there is" either, which would override the least
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._look_again()
+        self._target = self._packed(self._ends())
+
+    def _look_again(self) -> None:
+        """Partitions and logs may have come since."""
+        self._options = replace(self._options, parts=all_parts(self._options.paths, self._options.format))
+
+    def _ends(self) -> Ends:
+        out: Ends = {}
+        for part in self._options.parts:
+            with part.open() as view:
+                out[part] = end_of(view, durable_only=self._options.durable_only)
+        return out
+
+    def _limited(self, starts: Ends, ends: Ends) -> Ends:
+        """As much of what there is as a trigger may take, shared out by how much each has."""
+        limits = self._options.limits
+        there = sum(ends[part] - starts[part] for part in ends)
+        waited_s = time.monotonic() - self._taken_s
+        if limits.min_offsets is not None and there < limits.min_offsets and waited_s < limits.max_delay_s:
+            return {part: starts[part] for part in ends}
+        if limits.max_bytes is not None:
+            size = sum(self._bytes(part, starts[part], ends[part]) for part in ends)
+            if size > limits.max_bytes:
+                ends = _shared(starts, ends, max(1, there * limits.max_bytes // size))
+        if limits.max_offsets is not None:
+            ends = _shared(starts, ends, limits.max_offsets)
+        return ends
+
+    def _bytes(self, part: Part, lo: int, hi: int) -> int:
+        with part.open() as view:
+            return sum(piece.size_bytes for piece in pieces(view, Bounds(lo, hi), EVERYTHING))
+
+    # ---- as Spark keeps them ----
+
+    def _packed(self, offsets: Ends) -> dict[str, dict[str, int]]:
+        out: dict[str, dict[str, int]] = {}
+        for part in sorted(offsets, key=lambda p: (key_of(p, offsets), p.partition)):
+            out.setdefault(key_of(part, offsets), {})[str(part.partition)] = offsets[part]
+        return out
+
+    def _unpacked(self, offsets: dict[str, Any]) -> Ends:
+        known = {(key_of(part, self._options.parts), part.partition): part for part in self._options.parts}
+        out: Ends = {}
+        for log, by in offsets.items():
+            for partition, offset in by.items():
+                part = known.get((log, int(partition)))
+                if part is not None:
+                    out[part] = int(offset)
+                elif self._options.fail_on_data_loss:
+                    raise InvalidOption(
+                        f"the checkpoint has offset {offset} of partition {partition} of {log}, which is not at "
+                        f"{', '.join(self._options.paths)} any more; set failOnDataLoss=false to go on without it"
+                    )
+        return out
+
+    # ---- reading ----
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._look_again()
+        starts, found = self._unpacked(start), []
+        for part, hi in self._unpacked(end).items():
+            with part.open() as view:
+                bounds = Bounds(starts.get(part, view.first), hi)
+                if bounds.lo < bounds.hi:
+                    found += pieces(view, checked(self._options, part, view, bounds), EVERYTHING)
+        return list(splits(found, self._options.min_partitions))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Split)
+        return read_split(self._options, self._schema, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """What lies before may go, as far as this query is concerned: its cursor moves on."""
+        if self._options.cursor is not None:
+            for part, offset in self._unpacked(end).items():
+                part.move_cursor(self._options.cursor, offset)
+
+
+def _shared(starts: Ends, ends: Ends, most: int) -> Ends:
+    """At most so many records, of each in the share that it has of what is there, and at least one of whoever has any."""
+    there = {part: ends[part] - starts[part] for part in ends}
+    total = sum(there.values())
+    if total <= most:
+        return ends
+    out, left = dict(starts), most
+    for part in sorted(there, key=lambda p: there[p]):
+        take = min(left, there[part], max(1, there[part] * most // total)) if there[part] else 0
+        out[part], left = starts[part] + take, left - take
+    return {part: out[part] for part in ends}

@@ -1,0 +1,113 @@
+"""The ledger: which batches of which writers are in a log, for those who may come again with a batch they wrote before.
+
+`ledger`, one small file that is replaced atomically: the highest batch of each writer, and the intent of the one at work: which
+batch, where in the log it is to lie, and the time its records will have. An intent is written under the log's lock, before the first
+byte of the batch; so after a crash the log itself says whether the batch is there. The lock is a flock on `ledger.lock`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.errors import NotALog
+from penstock.kernel import Buffer
+from penstock.storage import bulk, files
+from penstock.storage.log import Log
+
+_MOST_BYTES = 16 << 20
+
+
+@dataclass(slots=True)
+class _State:
+    done: dict[str, int] = field(default_factory=dict)  # the highest batch of each writer
+    intent: dict[str, Any] | None = None
+
+
+class Ledger:
+    """The ledger of an open log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._path = log.directory.own / "ledger"
+
+    def append(self, writer: str, number: int, parts: Sequence[Buffer]) -> bool:
+        """Append a writer's batch of whole frames, and make it durable; False when it is there already.
+
+        Batches of a writer come in the order of their numbers. One that is cut short by a crash is there or not; whoever comes
+        next finds out which.
+        """
+        with self._locked():
+            state = self._settled()
+            if state.done.get(writer, -1) >= number:
+                return False
+            if any(memoryview(part).nbytes for part in parts):
+
+                def intend(batch: bulk.Batch) -> None:
+                    state.intent = {"writer": writer, "number": number, **asdict(batch)}
+                    self._store(state)
+
+                bulk.append(self._log, parts, intend)
+                self._log.sync()
+            state.done[writer], state.intent = number, None
+            self._store(state)
+            return True
+
+    def highest(self, writer: str) -> int | None:
+        """The highest batch of a writer that is in the log."""
+        with self._locked():
+            return self._settled().done.get(writer)
+
+    def forget(self, writer: str) -> None:
+        """A writer that will not come again."""
+        with self._locked():
+            state = self._settled()
+            if state.done.pop(writer, None) is not None:
+                self._store(state)
+
+    def _settled(self) -> _State:
+        """What holds, with an intent that was left resolved: its batch is in the log, or never will be."""
+        state = self._load()
+        if state.intent is not None:
+            intent = state.intent
+            with self._log.locked():  # what a dead process had half done is finished, or wiped
+                pass
+            if bulk.holds(self._log, bulk.Batch(intent["first"], intent["count"], intent["us"])):
+                self._log.sync()
+                state.done[intent["writer"]] = intent["number"]
+            state.intent = None
+            self._store(state)
+        return state
+
+    # ---- the file ----
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = files.create(self._path.with_name("ledger.lock"), exclusive=False)
+        try:
+            files.lock(fd, shared=False)
+            yield
+        finally:
+            files.close(fd)
+
+    def _load(self) -> _State:
+        try:
+            with files.opened(self._path) as fd:
+                text, _, checksum = files.read(fd, 0, _MOST_BYTES).strip().rpartition(b"\n")
+        except FileNotFoundError:
+            return _State()
+        if checksum != b"%08x" % zlib.crc32(text):
+            raise NotALog(
+                f"{self._path}: fails its checksum; restore it from a copy, or remove it if no writer comes again"
+            )
+        found = json.loads(text)
+        return _State(found["done"], found["intent"])
+
+    def _store(self, state: _State) -> None:
+        text = json.dumps(asdict(state), sort_keys=True).encode()
+        files.replace(self._path, text + b"\n%08x\n" % zlib.crc32(text))
+        files.sync_directory(self._path.parent)
