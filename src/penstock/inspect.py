@@ -118,6 +118,7 @@ class View:
             interval=settings.get("index_interval", INDEX_INTERVAL),
             roll=Roll(),
             read_only=True,
+            may_be_empty=self.part.format == "topic",
             own=self.part.own if self.part.format == "topic" else None,
         )
         self._stack.callback(log.close)
@@ -217,4 +218,5 @@ def _parts(top: Path, format: FormatName | None) -> list[Part]:
     if format != "topic":
         return [Part(str(top), format, name)]
     numbers = {place.partition for child in top.iterdir() if (place := topic.parse(child.name))}
+    numbers.update(range((metadata.load(top) or {}).get("partitions", 0)))  # those that have no message yet, too
     return [Part(str(top), "topic", name, number) for number in sorted(numbers)]
