@@ -50,6 +50,16 @@ def test_archive(spark: SparkSession, run: Run, path: Path, tmp_path: Path) -> N
     assert "now: 0 segments" in again.stdout
 
 
+def test_stats(spark: SparkSession, run: Run, path: Path, tmp_path: Path) -> None:
+    write(path, "queue", SENT)
+    done = run("spark", "stats", path, "--html", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    assert "3000 records" in done.stdout
+    assert (tmp_path / "page.html").read_text().count("<svg") == 2
+    assert run("spark", "stats", path, "--html", tmp_path / "no" / "page.html").exit_code == 1
+    assert json.loads(run("spark", "stats", path, "--json").stdout)["logs"][0]["records"] == 3000
+
+
 def test_wrong_use_is_told_in_one_line(spark: SparkSession, run: Run, tmp_path: Path) -> None:
     missing = run("spark", "verify", tmp_path / "nothing")
     assert missing.exit_code == 2
@@ -60,7 +70,7 @@ def test_wrong_use_is_told_in_one_line(spark: SparkSession, run: Run, tmp_path: 
     assert run("spork").exit_code == 2
 
 
-COMMANDS = ["verify", "archive"]
+COMMANDS = ["verify", "stats", "archive"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -75,7 +75,7 @@ def test_running_again_writes_nothing_twice(spark: SparkSession, path: Path, to:
     assert values(read(spark, path, archive=to)) == SENT + SENT[:3000]
 
 
-def test_days_are_apart(spark: SparkSession, path: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_days_are_apart(spark: SparkSession, path: Path, to: Path) -> None:
     write(path, "queue", SENT)
     segment = segments(path)[0]
     times = segment.paths().times
@@ -130,6 +130,7 @@ def test_a_death_half_way(
     assert len(listed) == n - 1
     for file in parquet(to):  # what can be seen is whole
         if "_staging" not in file.parts:
+            assert file.parent.name.startswith("date=")
             assert spark.read.parquet(str(file)).count() > 0
     before = contents(to)
     report = archive(spark, path, to)
