@@ -42,6 +42,7 @@ _READ: Final = (
     "durableOnly",
     "includeMetadata",
     "cursor",
+    "archive",
 )
 _WRITE: Final = ("path", "format", "topic", "partitions", "staging", "segmentBytes", "fileSize")
 _FROM_SPARK: Final = {"checkpointlocation", "queryname", "outputmode"}  # put among them by Spark itself
@@ -77,6 +78,7 @@ class ReadOptions:
     durable_only: bool
     include_metadata: bool
     cursor: str | None
+    archive: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,15 @@ class _Options:
             return float(number) * _UNITS_S[unit]
         except (ValueError, KeyError):
             raise InvalidOption(f"{name} must be a time such as 500ms, 30s or 15m, not {value!r}") from None
+
+    def directory(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        local = value.removeprefix("file://")
+        if not Path(local).is_dir():
+            raise InvalidOption(f"{name}: {local} is no directory; `penstock spark archive` makes an archive")
+        return local
 
     def paths(self) -> list[str]:
         listed = self.text("paths")
@@ -245,6 +256,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         durable_only=options.flag("durableOnly", True),
         include_metadata=options.flag("includeMetadata", False),
         cursor=options.text("cursor"),
+        archive=options.directory("archive"),
     )
 
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final
 from penstock import kernel
 from penstock.errors import CorruptRecord
 from penstock.formats import journal
+from penstock.spark.history import broken, opened
 from penstock.spark.options import OnCorrupt, ReadOptions
-from penstock.spark.plan import Piece, Split
+from penstock.spark.plan import AnyPiece, ArchivedPiece, Piece, Split
 from penstock.storage.damage import REASONS, Loss, Place
 from penstock.storage.recovery import next_readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyspark.sql.types import StructType
 
 _ROWS: Final = 32_768
@@ -27,8 +29,50 @@ def read_split(options: ReadOptions, schema: StructType, split: Split) -> Iterat
 
     arrow = to_arrow_schema(schema, timezone="UTC")
     for piece in split.pieces:
-        reader = _Journal if piece.segment.part.format == "journal" else _Frames
-        yield from reader(piece, arrow, options.on_corrupt, checksum=options.checksum).batches()
+        yield from read_piece(piece, arrow, options.on_corrupt, checksum=options.checksum)
+
+
+def read_piece(
+    piece: AnyPiece, schema: pa.Schema, on_corrupt: OnCorrupt = "fail", *, checksum: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece."""
+    if isinstance(piece, ArchivedPiece):
+        return _archived(piece, schema)
+    reader = _Journal if piece.segment.part.format == "journal" else _Frames
+    return reader(piece, schema, on_corrupt, checksum=checksum).batches()
+
+
+def _archived(piece: ArchivedPiece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Of a file of an archive: the row groups that hold some of the piece, cut to it. An archive keeps no positions and
+    groups."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fixed = {"topic": piece.part.topic, "partition": piece.part.partition, "segment": piece.file.file}
+    kept = [name for name in ("timestamp", "value") if name in schema.names]
+    file = opened(piece.path)
+    groups = [i for i in range(file.num_row_groups) if _overlaps(file.metadata.row_group(i), piece)]
+    try:
+        for batch in file.iter_batches(_ROWS, row_groups=groups, columns=["offset", *kept]):
+            offsets = batch.column("offset")
+            some = batch.filter(pc.and_(pc.greater_equal(offsets, piece.lo), pc.less(offsets, piece.hi)))
+            if some.num_rows:
+                arrays = [
+                    some.column(field.name)
+                    if field.name in some.schema.names
+                    else pa.repeat(pa.scalar(fixed.get(field.name), field.type), some.num_rows)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except (OSError, ValueError) as error:
+        raise broken(piece.path, error) from error
+
+
+def _overlaps(group: pq.RowGroupMetaData, piece: ArchivedPiece) -> bool:
+    """Whether a row group may hold some of a piece."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    offsets = next(column.statistics for column in columns if column.path_in_schema == "offset")
+    return offsets is None or (offsets.max >= piece.lo and offsets.min < piece.hi)
 
 
 class _Frames:
