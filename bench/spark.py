@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, GreaterThanOrEqual, InputPartition, LessThan
 
 from bench.held import Figure
 from penstock import Queue
-from penstock.inspect import find
 from penstock.spark import session
-from penstock.spark.plan import Bounds, Wanted, pieces, splits
+from penstock.spark.options import read_options
+from penstock.spark.source import FilteringReader, PenstockSource
 
 CORES = 2
 BATCH = 65_536
@@ -157,12 +157,13 @@ class Bench:
 
     def share_of_a_range(self) -> float:
         """Which part of the bytes the tasks of a range of 1,000 records would touch."""
-        (part,) = find(self.top / "small")
-        with part.open() as view:
-            lo = view.end // 2
-            some = splits(pieces(view, Bounds(0, view.end), Wanted(lo=lo, hi=lo + 1000)), None)
-            whole = splits(pieces(view, Bounds(0, view.end), Wanted()), None)
-        size = [sum(p.size_bytes for split in found for p in split.pieces) for found in (some, whole)]
+        middle, size = self.rows // 2, []
+        some: list[Filter] = [GreaterThanOrEqual(("offset",), middle), LessThan(("offset",), middle + 1000)]
+        for filters in (some, []):
+            given = {"path": str(self.top / "small")}
+            reader = FilteringReader(read_options(given), PenstockSource(given).schema())
+            reader.pushFilters(filters)
+            size.append(sum(p.size_bytes for split in reader.partitions() for p in split.pieces))  # type: ignore[attr-defined]
         return size[0] / size[1]
 
     def latency(self) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from penstock.spark.history import History
 from penstock.spark.listing import ArchivedFile, without
 from penstock.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 
+_log: Final = logging.getLogger("penstock.spark")
 _LEAST_SPLIT_BYTES: Final = 4 << 20  # a task costs some 40 ms, whatever it reads
 _FOREVER_US: Final = 1 << 62
 
@@ -162,12 +164,14 @@ def checked(options: ReadOptions, history: History, bounds: Bounds) -> Bounds:
     lost = [f"offsets {gap[0]} to {gap[1] - 1} were removed" for gap in history.gaps(lo, min(hi, end))]
     if lo > end:
         lost.append(f"it ends at {end}, before offset {lo}")
-    if lost and options.fail_on_data_loss:
+    if lost:
         part, archived = history.part, f", archive {history.archive} counted" if history.archive else ""
-        raise DataLost(
-            f"{part.path}, partition {part.partition}: {', '.join(lost)}; it has {first} to {end - 1} now{archived}. "
-            'Set failOnDataLoss=false to go on with what is there, or startingOffsets="earliest" to begin anew'
-        )
+        told = f"{part.path}, partition {part.partition}: {', '.join(lost)}; it has {first} to {end - 1} now{archived}"
+        if options.fail_on_data_loss:
+            raise DataLost(
+                f'{told}. Set failOnDataLoss=false to go on with what is there, or startingOffsets="earliest" to begin anew'
+            )
+        _log.warning("%s; going on, since failOnDataLoss is false", told)
     lo = min(max(lo, first), end)
     return Bounds(lo, max(lo, min(hi, end)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyspark.sql.types import StructType
 
+_log: Final = logging.getLogger("penstock.spark")
 _ROWS: Final = 32_768
 _BYTES: Final = 16 << 20
 
@@ -75,6 +77,10 @@ def _overlaps(group: pq.RowGroupMetaData, piece: ArchivedPiece) -> bool:
     return offsets is None or (offsets.max >= piece.lo and offsets.min < piece.hi)
 
 
+def _told(loss: Loss) -> str:
+    return f"offsets {loss.first} to {loss.last} are lost: {loss.reason}"
+
+
 class _Frames:
     """One piece of one segment."""
 
@@ -109,7 +115,7 @@ class _Frames:
         if self._on_corrupt == "fail":
             raise CorruptRecord(self._seg.paths.data, at.position, at.sequence, why)
         after = next_readable(self._seg, at, self._ends)
-        self._losses.append(Loss(at.sequence, after.sequence - 1, why))
+        self._lose(Loss(at.sequence, after.sequence - 1, why))
         self._attach(after)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -122,6 +128,8 @@ class _Frames:
                 yield batch
             if self._records.sequence == before:
                 self._short(before)
+                if self._on_corrupt == "permissive":
+                    yield from self._lost_rows()
                 return
 
     def _short(self, sequence: int) -> None:
@@ -129,7 +137,12 @@ class _Frames:
         end = self._piece.segment.next
         if self._on_corrupt == "fail":
             raise CorruptRecord(self._seg.paths.data, self._records.position, sequence, "the file is cut short here")
-        self._losses.append(Loss(sequence, end - 1, "the file is cut short"))
+        self._lose(Loss(sequence, end - 1, "the file is cut short"))
+
+    def _lose(self, loss: Loss) -> None:
+        """It was asked for to go on: what that costs is said, in the worker's log and, if permissive, in a row."""
+        _log.warning("%s: %s", self._seg.paths.data, _told(loss))
+        self._losses.append(loss)
 
     def _next(self, n: int) -> pa.RecordBatch | None:
         import pyarrow as pa
@@ -187,7 +200,7 @@ class _Frames:
 
         losses, self._told = self._losses[self._told :], len(self._losses)
         if losses:
-            texts = [f"offsets {loss.first} to {loss.last} are lost: {loss.reason}" for loss in losses]
+            texts = [_told(loss) for loss in losses]
             yield self._batch(
                 len(losses),
                 {
