@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import Result
 
-from tests.spark.conftest import write
+from tests.spark.conftest import read, values, write
+from tests.spark.test_jobs_mend import plain_channel
 from tests.spark.test_jobs_verify import flip, segments
 
 Run = Callable[..., Result]
@@ -60,6 +61,32 @@ def test_stats(spark: SparkSession, run: Run, path: Path, tmp_path: Path) -> Non
     assert json.loads(run("spark", "stats", path, "--json").stdout)["logs"][0]["records"] == 3000
 
 
+def test_replay_and_convert(spark: SparkSession, run: Run, path: Path, tmp_path: Path) -> None:
+    write(path, "queue", SENT)
+    times = ("--since", "2001-01-01", "--until", "2099-01-01T00:00:00")
+    done = run("spark", "replay", path, tmp_path / "again", "--start", 5, "--end", 25, "--to", "channel", *times)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("20 records from ")
+    assert len(values(read(spark, tmp_path / "again"))) == 20
+    done = run("spark", "convert", tmp_path / "again", tmp_path / "topics", "--to", "topic", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["logs"][0]["records"] == 20
+    assert run("spark", "convert", path, path, "--to", "topic").exit_code == 2
+    assert run("spark", "convert", path, tmp_path / "x", "--to", "journal").exit_code == 2
+
+
+def test_compress_and_reindex(spark: SparkSession, run: Run, path: Path) -> None:
+    plain_channel(path)
+    done = run("spark", "compress", path)
+    assert done.exit_code == 0, done.output
+    assert " became " in done.stdout
+    segments(path)[0].paths().index.unlink()
+    done = run("spark", "reindex", path)
+    assert done.exit_code == 0, done.output
+    assert "1 files made anew" in done.stdout
+    assert run("spark", "compress", path, "--method", "rar").exit_code == 2
+
+
 def test_wrong_use_is_told_in_one_line(spark: SparkSession, run: Run, tmp_path: Path) -> None:
     missing = run("spark", "verify", tmp_path / "nothing")
     assert missing.exit_code == 2
@@ -70,7 +97,7 @@ def test_wrong_use_is_told_in_one_line(spark: SparkSession, run: Run, tmp_path: 
     assert run("spork").exit_code == 2
 
 
-COMMANDS = ["verify", "stats", "archive"]
+COMMANDS = ["verify", "stats", "archive", "replay", "convert", "compress", "reindex"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

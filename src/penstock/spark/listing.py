@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import NotALog
-from penstock.inspect import Part
+from penstock.inspect import FormatName, Part
 from penstock.storage import files
 
 _LISTINGS: Final = "_archive"
@@ -43,7 +43,7 @@ class Listing:
     """What an archive has of one log, in the order of offsets."""
 
     path: str  # of the log
-    format: str
+    format: FormatName
     topic: str
     partition: int
     files: tuple[ArchivedFile, ...] = ()
@@ -85,6 +85,10 @@ def name_of(part: Part, date: str | None, first: int, next_: int) -> str:
     """The path of a file within its archive. A date that is not known is named as Spark names it."""
     day = date or "__HIVE_DEFAULT_PARTITION__"
     return f"date={day}/{part.topic}-{part.partition}-{first:020}-{next_:020}.parquet"
+
+
+def is_archive(path: Path) -> bool:
+    return (path / _LISTINGS).is_dir()
 
 
 def staging(archive: Path) -> Path:

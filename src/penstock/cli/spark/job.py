@@ -6,8 +6,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -23,6 +24,12 @@ LogPath = Annotated[Path, typer.Argument(metavar="PATH", help="A log, a topic, o
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master to run on.")]
 LOCAL: Final = "local[*]"
+TargetFormat = Literal["queue", "channel", "topic"]  # what a job can write
+
+
+def utc(when: datetime | None) -> datetime | None:
+    """A time as it was typed, which is in UTC."""
+    return when.replace(tzinfo=UTC) if when is not None else None
 
 
 @contextmanager
