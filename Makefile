@@ -9,7 +9,8 @@ ARGS ?=
 
 .PHONY: help demo test lint bench torture clean
 help:
-	@echo "make demo     the queue at work, from two processes"
+	@echo "make demo     a pipeline on Spark, its driver killed halfway, and the proof that nothing is lost or there twice"
+	@echo "              (about a minute); ARGS=\"--help\" tells what can be changed"
 	@echo "make test     lint, types and every test, over both kernels (under 15 minutes on 2 cores)"
 	@echo "make lint     ruff and mypy alone"
 	@echo "make bench    figures beside other embedded logs and stores; ARGS=\"--help\" tells what can be narrowed"
@@ -26,8 +27,8 @@ $(VENV)/.ready-%: $(BIN)/python pyproject.toml setup.py $(KERNEL)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
 	@touch $@
 
-demo: $(VENV)/.ready-dev
-	$(BIN)/python examples/two_processes.py
+demo: $(VENV)/.ready-spark
+	$(BIN)/python -m penstock.demo $(ARGS)
 
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """The queue at work from two processes: one appends, the other follows, and is killed with -9 in the middle.
 
-Run it with `make demo`. Nothing acknowledged is lost, and the reader goes on where it last committed.
+Run it with `python examples/two_processes.py`. Nothing acknowledged is lost, and the reader goes on where it last committed.
 """
 
 import os

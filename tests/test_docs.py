@@ -104,7 +104,7 @@ def test_every_make_target_the_readme_names_exists() -> None:
             assert name in targets, f"{page.name} names make {name}"
 
 
-def test_the_demo_runs() -> None:
+def test_the_example_of_two_processes_runs() -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / "two_processes.py")],
         capture_output=True,

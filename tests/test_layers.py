@@ -24,10 +24,11 @@ ROWS = [
     ["queue", "channel", "journal", "topic"],
     ["inspect", "repair"],
     ["spark"],
+    ["demo"],
     ["cli"],
 ]
 ROW = {name: i for i, names in enumerate(ROWS) for name in names}
-WITHIN = {"kernel", "storage", "topic", "spark", "cli"}  # whose modules may import each other
+WITHIN = {"kernel", "storage", "topic", "spark", "demo", "cli"}  # whose modules may import each other
 LATE = {"pyarrow", "pyspark", "typer", "rich", "fsspec", "cramjam", "msgspec", "numpy", "pandas"}
 
 
@@ -112,7 +113,7 @@ def test_the_modules_of_a_part_have_an_order(part: str) -> None:
 def test_heavy_packages_are_imported_only_when_they_are_used(path: Path) -> None:
     here = row(dotted(path))
     found = {name.split(".")[0] for name in imports(path, at_import_only=True)} & LATE
-    if here in ("spark", "cli"):
+    if here in ("spark", "demo", "cli"):
         return
     assert found == set()
     anywhere = {name.split(".")[0] for name in imports(path)} & LATE
