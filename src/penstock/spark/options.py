@@ -17,6 +17,7 @@ from typing import Final, Literal, cast
 
 from penstock.errors import InvalidOption
 from penstock.inspect import FORMATS, FormatName, Part, find
+from penstock.spark import remote
 
 LATEST: Final = -1  # as in the Kafka connector's JSON
 EARLIEST: Final = -2
@@ -205,13 +206,16 @@ def all_parts(paths: Sequence[str], format: FormatName | None) -> tuple[Part, ..
         raise InvalidOption('penstock needs a path: load("/data/orders"), or option("path", …)')
     found: dict[Part, None] = {}
     for path in paths:
+        if remote.is_remote(path):
+            found.update(dict.fromkeys(remote.find(path, format)))
+            continue
         local = path.removeprefix("file://") if path.startswith("file:") else path
         matching = _matching(local)
         if not matching:
             raise InvalidOption(f"{path}: nothing matches")
         for one in matching:
             found.update(dict.fromkeys(find(one, format)))
-    return tuple(sorted(found))
+    return tuple(sorted(found, key=lambda part: (part.path, part.partition)))
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:

@@ -91,7 +91,7 @@ class _Frames:
         self._on_corrupt = on_corrupt
         self._losses: list[Loss] = []
         self._told = 0  # how many of these have their row
-        self._seg = seg = piece.segment.read()
+        self._seg = seg = piece.segment.opened(self._first, piece.hi)
         self._ends = Place(piece.segment.end, piece.segment.next)
         self._records = kernel.Reader(None, seg.spec, lambda: False, self._bad, checksum)
         at = seg.place_before(self._first, piece.segment.end)
