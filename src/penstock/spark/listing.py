@@ -106,7 +106,7 @@ def load(archive: Path, part: Part) -> Listing:
         with files.opened(path) as fd:
             raw = files.read(fd, 0, files.size(fd))
     except FileNotFoundError:
-        return Listing(str(Path(part.path).absolute()), part.format, part.topic, part.partition)
+        return Listing(str(Path(part.path).resolve()), part.format, part.topic, part.partition)
     return _read(path, raw)
 
 

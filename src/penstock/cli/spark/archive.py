@@ -33,10 +33,19 @@ def archive(
         as_json(report.to_dict())
     else:
         rows = [
-            (log.topic, log.partition, _ranges(log.ranges), log.rows, size(log.bytes), log.droppable_below)
+            (
+                log.topic,
+                log.partition,
+                _ranges(log.ranges),
+                log.rows,
+                size(log.bytes),
+                log.droppable_below,
+                log.dropped_below,
+            )
             for log in report.logs
         ]
-        table(("log", "partition", "offsets archived", "records", "size", "may drop below"), rows)
+        columns = ("log", "partition", "offsets archived", "records", "size", "may drop below", "log begins at")
+        table(columns, rows)
         line(f"now: {report.segments} segments, {report.rows} records, {size(report.bytes)}")
         for reason in report.failed:
             sys.stderr.write(f"penstock: {reason}\n")

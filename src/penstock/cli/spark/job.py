@@ -42,17 +42,18 @@ def job(what: str, master: str) -> Iterator[SparkSession]:
         from penstock.spark import session
     except ImportError as error:
         fail(f"this needs {(error.name or '').partition('.')[0]}: pip install 'penstock[spark]'")
+    ours = SparkSession.getActiveSession() is None
     with errors_told():
-        ours = SparkSession.getActiveSession() is None
-        spark = session(master=master, app_name=f"penstock {what}")
         try:
-            with _followed(spark, what):
-                yield spark
+            spark = session(master=master, app_name=f"penstock {what}")
+            try:
+                with _followed(spark, what):
+                    yield spark
+            finally:
+                if ours:
+                    spark.stop()
         except PySparkException as error:
             fail(_reason(str(error)))
-        finally:
-            if ours:
-                spark.stop()
 
 
 def _reason(message: str) -> str:
@@ -81,7 +82,12 @@ def _followed(spark: SparkSession, what: str) -> Iterator[None]:
 
 
 def _follow(spark: SparkSession, what: str, status: Status, stop: threading.Event) -> None:
-    tracker = spark.sparkContext.statusTracker()
+    from pyspark.errors import PySparkException
+
+    try:
+        tracker = spark.sparkContext.statusTracker()
+    except PySparkException:
+        return  # Spark Connect does not tell
     while not stop.wait(_LOOK_EVERY_S):
         stages = [info for stage in tracker.getActiveStageIds() if (info := tracker.getStageInfo(stage)) is not None]
         if stages:

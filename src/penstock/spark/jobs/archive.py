@@ -141,7 +141,7 @@ def _reach(listed: Listing, first: int) -> int:
 
 def _own_listing(top: Path, part: Part) -> Listing:
     found = listing.load(top, part)
-    if found.path != str(Path(part.path).absolute()):
+    if found.path != str(Path(part.path).resolve()):
         raise InvalidOption(
             f"{top} has the archive of {found.path}, and {part.path} is called {part.topic} too: give it an archive of its "
             "own, or, if the log was moved, change the path in the listing"

@@ -12,6 +12,7 @@ _LEFT: Final = 56
 _TOP: Final = 12
 _BOTTOM: Final = 26
 _LINES: Final = 3
+_WIDEST: Final = 48
 _FEW: Final = 12  # so many bars have a label each
 
 
@@ -28,7 +29,7 @@ def bars(of: str, shown: Sequence[Bar]) -> str:
     top = _round_up(max((bar.value for bar in shown), default=1))
     wide, high = _WIDTH - _LEFT, _HEIGHT - _TOP - _BOTTOM
     step = wide / max(1, len(shown))
-    gap = 2 if step > 5 else 0.5
+    width = min(_WIDEST, step - (2 if step > 5 else 0.5))
     out = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(of)}">']
     for i in range(_LINES + 1):
         value, y = top * i // _LINES, _TOP + high - high * i / _LINES
@@ -36,9 +37,9 @@ def bars(of: str, shown: Sequence[Bar]) -> str:
         out.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>')
     for i, bar in enumerate(shown):
         height = max(high * bar.value / top, 1.5 if bar.value else 0)
-        x, y = _LEFT + i * step + gap / 2, _TOP + high - height
+        x, y = _LEFT + i * step + (step - width) / 2, _TOP + high - height
         out.append(
-            f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{step - gap:.1f}" height="{height:.1f}" rx="{min(2, step / 4):.1f}">'
+            f'<rect class="bar" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{min(2, step / 4):.1f}">'
             f"<title>{escape(bar.title)}</title></rect>"
         )
     out += [_label(i, step, shown) for i in _labelled(len(shown))]
