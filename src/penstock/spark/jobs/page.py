@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.spark.jobs.charts import Bar, bars, short
-
-if TYPE_CHECKING:
-    from penstock.spark.jobs.stats import LogStats, StatsReport
+from penstock.spark.jobs.stats import LogStats, StatsReport
 
 STYLE: Final = """
 :root { color-scheme: light dark; --page: #fcfcfb; --ink: #1c1c1a; --soft: #5f5e59; --line: #e3e2dd; --bar: #2a78d6; }

@@ -88,12 +88,6 @@ class StatsReport:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def to_html(self) -> str:
-        """A page of its own: no scripts, nothing to load."""
-        from penstock.spark.jobs.page import page
-
-        return page(self)
-
 
 @dataclass(slots=True)
 class _Counted:
