@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import spark
+from penstock.cli import demo, spark
 
 app = typer.Typer(
     name="penstock",
@@ -15,6 +15,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark.app, name="spark")
+app.command(context_settings=demo.PASSED_ON)(demo.demo)
 
 
 @app.callback()
