@@ -187,6 +187,10 @@ def test_damage(spark: SparkSession, path: Path) -> None:
     assert rows[bad]._corrupt == f"offsets {bad} to {bad} are lost: its checksum does not match"
     assert rows[bad + 1]._corrupt is None
     assert len(values(read(spark, path, checksum=False))) == count
+    alone = spark.read.format("penstock").schema("offset bigint")  # checked as well, though nothing of it is copied
+    with pytest.raises(PySparkException, match=rf"sequence {bad}\)"):
+        alone.load(str(path)).collect()
+    assert alone.option("onCorrupt", "skip").load(str(path)).count() == count - 1
 
 
 def test_many_splits_of_one_file(spark: SparkSession, path: Path) -> None:

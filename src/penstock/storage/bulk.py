@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock import kernel
 from penstock.errors import DiskFull, SyncFailed
@@ -59,6 +59,7 @@ class Span(Protocol):
 
 
 OnPlace = Callable[[Batch], None]
+_NEAR: Final = 4096  # so many records before the end a place is known, to find the last from
 
 
 class _Frames:
@@ -69,7 +70,7 @@ class _Frames:
         some = [part for part in parts if memoryview(part.frames).nbytes]
         self.views = [memoryview(part.frames).cast("B") for part in some]
         self.times = [part.times for part in some]
-        found = [kernel.scan(spec, view, 0, len(view), verify=False, every=1 << 20) for view in self.views]
+        found = [kernel.scan(spec, view, 0, len(view), verify=False, every=_NEAR) for view in self.views]
         for view, scanned in zip(self.views, found, strict=True):
             if scanned.position != len(view):
                 raise ValueError(f"no whole frame begins at byte {scanned.position}")
