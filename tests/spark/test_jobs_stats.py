@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Queue, Topics
-from penstock.spark.jobs import stats
+from penstock.spark.jobs import page, stats
 from tests.spark.conftest import write
 from tests.spark.test_jobs_verify import flip, segments
 
@@ -74,13 +74,13 @@ def test_a_log_without_records(spark: SparkSession, path: Path) -> None:
         pass
     (log,) = stats(spark, path).logs
     assert (log.records, log.per_minute, log.gaps, log.timeline) == (0, 0.0, (), ())
-    assert "no times are known" in stats(spark, path).to_html()
+    assert "no times are known" in page(stats(spark, path))
 
 
 def test_the_page_needs_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "a<b>&c"
     write(path, "queue", SENT)
-    html = stats(spark, path).to_html()
+    html = page(stats(spark, path))
     assert "<script" not in html
     assert not re.search(r"(src|href|url\()\s*=?", html)
     assert "a<b>" not in html

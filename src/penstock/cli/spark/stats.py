@@ -23,12 +23,13 @@ def stats(
     Example: penstock spark stats /data/orders --html orders.html
     """
     with job("stats", master) as spark:
+        from penstock.spark.jobs import page
         from penstock.spark.jobs import stats as run
 
         report = run(spark, path)
     if html is not None:
         with errors_told():
-            html.write_text(report.to_html(), encoding="utf-8")
+            html.write_text(page(report), encoding="utf-8")
     if json:
         as_json(report.to_dict())
     else:

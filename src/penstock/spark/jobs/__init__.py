@@ -3,6 +3,7 @@
 from penstock.spark.jobs.archive import ArchiveReport, LogArchived, archive
 from penstock.spark.jobs.compress import CompressReport, compress
 from penstock.spark.jobs.convert import Converted, ConvertReport, convert
+from penstock.spark.jobs.page import page
 from penstock.spark.jobs.reindex import ReindexReport, reindex
 from penstock.spark.jobs.replay import ReplayReport, replay
 from penstock.spark.jobs.stats import Gap, LogStats, StatsReport, stats
@@ -24,6 +25,7 @@ __all__ = [
     "archive",
     "compress",
     "convert",
+    "page",
     "reindex",
     "replay",
     "stats",

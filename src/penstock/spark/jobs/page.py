@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.spark.jobs.charts import Bar, bars, short
-
-if TYPE_CHECKING:
-    from penstock.spark.jobs.stats import LogStats, StatsReport
+from penstock.spark.jobs.stats import LogStats, StatsReport
 
 STYLE: Final = """
 :root { color-scheme: light dark; --page: #fcfcfb; --ink: #1c1c1a; --soft: #5f5e59; --line: #e3e2dd; --bar: #2a78d6; }
@@ -32,7 +30,7 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def page(report: StatsReport) -> str:
-    """The whole page."""
+    """A report of `stats` as a page of its own."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',

@@ -1,4 +1,4 @@
-"""Stats: how many records, how large, how often, and when none came; of each log and partition, and as a page to look at.
+"""Stats: how many records, how large, how often, and when none came; of each log and partition. `page` is for looking at it.
 
 Damaged records are stepped over: `verify` is for them.
 """
@@ -87,12 +87,6 @@ class StatsReport:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    def to_html(self) -> str:
-        """A page of its own: no scripts, nothing to load."""
-        from penstock.spark.jobs.page import page
-
-        return page(self)
 
 
 @dataclass(slots=True)
