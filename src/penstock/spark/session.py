@@ -27,7 +27,8 @@ _CHECKPOINTS: Final = "org.apache.spark.sql.execution.streaming.checkpointing.Fi
 
 
 def session(**conf: object) -> SparkSession:
-    """A Spark session, or the one that runs, with the settings of `defaults`; `conf` adds to them and wins.
+    """A Spark session, or the one that runs, with the settings of `defaults`; `conf` adds to them and wins. With `remote` it is
+    one of a Spark Connect server, which has its own settings.
 
     Names of settings have underscores for dots where they are keywords: `session(master="local[4]", app_name="bars")`, and any
     other by `session(**{"spark.sql.shuffle.partitions": 8})`.
@@ -36,25 +37,28 @@ def session(**conf: object) -> SparkSession:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers may run another Python
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    remote = conf.get("remote") or os.environ.get("SPARK_REMOTE")
+    remote = str(conf.pop("remote", None) or os.environ.get("SPARK_REMOTE") or "")
+    if not remote or remote.startswith("local"):
+        home = java.find()
+        if home is not None:
+            os.environ["JAVA_HOME"] = home
     if remote:
-        builder = SparkSession.builder.remote(str(remote))
-        made = builder.getOrCreate()
-        register(made)
-        return made
-    home = java.find()
-    if home is not None:
-        os.environ["JAVA_HOME"] = home
+        builder = SparkSession.builder.remote(remote)
+        for name, value in conf.items():
+            builder = builder.config(name, _told(value))
+        return builder.getOrCreate()
     builder = SparkSession.builder.appName(str(conf.pop("app_name", "penstock")))
     master = str(conf.pop("master", "local[*]"))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = builder.master(master)
     for name, value in {**defaults(master), **conf}.items():
-        builder = builder.config(name, str(value).lower() if isinstance(value, bool) else str(value))
-    made = builder.getOrCreate()
-    register(made)
-    return made
+        builder = builder.config(name, _told(value))
+    return builder.getOrCreate()
+
+
+def _told(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def defaults(master: str = "local[*]") -> dict[str, object]:
