@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from penstock import Queue
 from penstock.errors import LogNotFound
 from penstock.inspect import Segment, find
-from penstock.spark.jobs import verify
+from penstock.spark.jobs import compress, verify
 from tests.spark.conftest import write
 
 SENT = [b"%05d" % i * 5 for i in range(3000)]
@@ -95,6 +95,7 @@ def test_a_file_that_is_missing_and_a_log_that_is_broken(spark: SparkSession, tm
 
 def test_a_compressed_segment(spark: SparkSession, path: Path) -> None:
     write(path, "channel", SENT)
+    compress(spark, path)  # what the channel itself has not had the time for
     packed = [p for s in segments(path) if (p := s.paths().packed) is not None and p.exists()]
     assert packed
     flip(packed[0], packed[0].stat().st_size // 2)

@@ -6,11 +6,9 @@ log, lists them. What is not listed is not archived: it is written again by the 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,21 +16,19 @@ from penstock.errors import DataLost, InvalidOption, LogBusy, PenstockError
 from penstock.inspect import Part
 from penstock.spark import listing
 from penstock.spark.history import opened
+from penstock.spark.jobs.days import Staged, written_by_day
 from penstock.spark.jobs.logs import Found, logs
 from penstock.spark.jobs.spread import each
 from penstock.spark.jobs.writing import writing
 from penstock.spark.listing import ArchivedFile, Listing
 from penstock.spark.plan import Piece
-from penstock.spark.scan import read_piece
 from penstock.storage import files, retention
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql import SparkSession
 
 _WAVE_BYTES: Final = 8 << 30  # of segments: what is written between two listings, and is done again after a crash
-_DAY_US: Final = 86_400_000_000
 _DROPPING: Final = ("queue", "topic")
 
 
@@ -68,17 +64,11 @@ class ArchiveReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Staged:
-    temporary: str
-    file: ArchivedFile
-
-
-@dataclass(frozen=True, slots=True)
 class _Written:
     """What a task made of one piece."""
 
     piece: Piece
-    staged: tuple[_Staged, ...]
+    staged: tuple[Staged, ...]
     error: str = ""
 
 
@@ -190,81 +180,9 @@ def _write(item: tuple[Piece, str]) -> _Written:
     """One piece as files, one for each day that it has records of; what is damaged is not archived at all."""
     piece, top = item
     try:
-        return _Written(piece, tuple(_files(piece, Path(top))))
+        return _Written(piece, tuple(written_by_day(piece, Path(top))))
     except PenstockError as error:
         return _Written(piece, (), str(error))
-
-
-def _files(piece: Piece, top: Path) -> list[_Staged]:
-    import pyarrow as pa
-
-    schema = pa.schema(
-        [
-            ("topic", pa.string()),
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("timestamp", pa.timestamp("us", "UTC")),
-            ("value", pa.binary()),
-        ]
-    )
-    out: list[_Day] = []
-    for batch in read_piece(piece, schema):
-        for day, rows in _by_day(batch):
-            if not out or out[-1].day != day:
-                out.append(_Day(day, listing.staging(top) / f"{uuid.uuid4().hex}.parquet", schema))
-            out[-1].add(rows)
-    if not out:
-        return [_Staged("", ArchivedFile(None, piece.lo, piece.hi, 0, 0, 0, 0))]
-    ends = [*(day.first for day in out[1:]), piece.hi]
-    starts = [piece.lo, *ends[:-1]]
-    return [day.staged(piece.segment.part, lo, hi) for day, lo, hi in zip(out, starts, ends, strict=True)]
-
-
-def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """A batch cut where the day, in UTC, changes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    days = pc.divide(batch.column("timestamp").cast(pa.int64()), _DAY_US)
-    ends = [run.as_py() for run in pc.run_end_encode(days).run_ends]
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        yield days[start].as_py(), batch.slice(start, end - start)
-
-
-class _Day:
-    """The records of one day, on their way into a file. Times of a log never run backwards."""
-
-    def __init__(self, day: int | None, path: Path, schema: pa.Schema) -> None:
-        import pyarrow.parquet as pq
-
-        self.day = day
-        self.first = -1
-        self._path = path
-        self._rows = 0
-        self._times: list[int] = []  # the first and the last of every batch
-        self._writer: pq.ParquetWriter = pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        import pyarrow as pa
-
-        if self.first < 0:
-            self.first = rows.column("offset")[0].as_py()
-        if self.day is not None:
-            times = rows.column("timestamp").cast(pa.int64())
-            self._times += [times[0].as_py(), times[-1].as_py()]
-        self._rows += rows.num_rows
-        self._writer.write_batch(rows)
-
-    def staged(self, part: Part, first: int, next_: int) -> _Staged:
-        """Close the file, on the disk; it is to hold the offsets first to next_ - 1."""
-        self._writer.close()
-        with files.opened(self._path) as fd:
-            files.sync(fd)
-            size = files.size(fd)
-        date = None if self.day is None else datetime.fromtimestamp(self.day * _DAY_US / 1e6, UTC).date().isoformat()
-        name = listing.name_of(part, date, first, next_)
-        first_us, last_us = (self._times[0], self._times[-1]) if self._times else (0, 0)
-        return _Staged(str(self._path), ArchivedFile(name, first, next_, self._rows, size, first_us, last_us))
 
 
 # ---- on the driver again ----
