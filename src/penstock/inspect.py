@@ -86,6 +86,10 @@ class Segment:
         fmt = format_of(self.part.format, self.part.partition)
         return ReadSegment(Path(self.directory), fmt, self.id, self.base, listed=True)
 
+    def opened(self, lo: int, hi: int) -> ReadSegment:
+        """The same, to read the records lo to hi - 1 alone: where files are far away no others are fetched."""
+        return self.read()
+
     def paths(self) -> SegmentPaths:
         return SegmentPaths(Path(self.directory), format_of(self.part.format, self.part.partition), self.id)
 
@@ -118,6 +122,7 @@ class View:
             interval=settings.get("index_interval", INDEX_INTERVAL),
             roll=Roll(),
             read_only=True,
+            may_be_empty=self.part.format == "topic",
             own=self.part.own if self.part.format == "topic" else None,
         )
         self._stack.callback(log.close)
@@ -217,4 +222,5 @@ def _parts(top: Path, format: FormatName | None) -> list[Part]:
     if format != "topic":
         return [Part(str(top), format, name)]
     numbers = {place.partition for child in top.iterdir() if (place := topic.parse(child.name))}
+    numbers.update(range((metadata.load(top) or {}).get("partitions", 0)))  # those that have no message yet, too
     return [Part(str(top), "topic", name, number) for number in sorted(numbers)]

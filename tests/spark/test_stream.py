@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Queue, Topics
+from penstock.spark.progress import Listener, Progress
 from tests.spark.conftest import read, values
+from tests.support import until
 
 SENT = [b"%05d" % i for i in range(2000)]
 
@@ -151,3 +153,21 @@ def test_wrong_columns(spark: SparkSession, tmp_path: Path) -> None:
         frame.write.format("penstock").mode("append").save(str(tmp_path / "out"))
     with pytest.raises(PySparkException, match="column value is bigint"):
         frame.selectExpr("id as value").write.format("penstock").mode("append").save(str(tmp_path / "out"))
+
+
+def test_lag_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    told: list[Progress] = []
+    listener = Listener(told.append)
+    spark.streams.addListener(listener)
+    try:
+        with Queue(tmp_path / "in") as q:
+            q.append_batch(SENT[:1000])
+            frame = stream(spark, tmp_path / "in", maxOffsetsPerTrigger=300)
+            query = to_log(frame, tmp_path / "out", tmp_path / "checkpoint")
+            query.awaitTermination()
+            until(lambda: sum(p.rows for p in told) == 1000, "the reports have come")
+    finally:
+        spark.streams.removeListener(listener)
+    assert [p.behind for p in told if p.rows] == [700, 400, 100, 0]
+    assert told[0].lag == {"in": {0: 700}}
+    assert listener.last[str(query.id)].behind == 0

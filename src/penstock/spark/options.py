@@ -17,6 +17,7 @@ from typing import Final, Literal, cast
 
 from penstock.errors import InvalidOption
 from penstock.inspect import FORMATS, FormatName, Part, find
+from penstock.spark import remote
 
 LATEST: Final = -1  # as in the Kafka connector's JSON
 EARLIEST: Final = -2
@@ -42,6 +43,7 @@ _READ: Final = (
     "durableOnly",
     "includeMetadata",
     "cursor",
+    "archive",
 )
 _WRITE: Final = ("path", "format", "topic", "partitions", "staging", "segmentBytes", "fileSize")
 _FROM_SPARK: Final = {"checkpointlocation", "queryname", "outputmode"}  # put among them by Spark itself
@@ -77,6 +79,7 @@ class ReadOptions:
     durable_only: bool
     include_metadata: bool
     cursor: str | None
+    archive: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,15 @@ class _Options:
         except (ValueError, KeyError):
             raise InvalidOption(f"{name} must be a time such as 500ms, 30s or 15m, not {value!r}") from None
 
+    def directory(self, name: str) -> str | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        local = value.removeprefix("file://")
+        if not Path(local).is_dir():
+            raise InvalidOption(f"{name}: {local} is no directory; `penstock spark archive` makes an archive")
+        return local
+
     def paths(self) -> list[str]:
         listed = self.text("paths")
         found = [str(path) for path in json.loads(listed)] if listed else []
@@ -194,13 +206,16 @@ def all_parts(paths: Sequence[str], format: FormatName | None) -> tuple[Part, ..
         raise InvalidOption('penstock needs a path: load("/data/orders"), or option("path", …)')
     found: dict[Part, None] = {}
     for path in paths:
+        if remote.is_remote(path):
+            found.update(dict.fromkeys(remote.find(path, format)))
+            continue
         local = path.removeprefix("file://") if path.startswith("file:") else path
         matching = _matching(local)
         if not matching:
             raise InvalidOption(f"{path}: nothing matches")
         for one in matching:
             found.update(dict.fromkeys(find(one, format)))
-    return tuple(sorted(found))
+    return tuple(sorted(found, key=lambda part: (part.path, part.partition)))
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -245,6 +260,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         durable_only=options.flag("durableOnly", True),
         include_metadata=options.flag("includeMetadata", False),
         cursor=options.text("cursor"),
+        archive=options.directory("archive"),
     )
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock import kernel
 from penstock.errors import CorruptRecord
 from penstock.formats import journal
+from penstock.spark.history import broken, opened
 from penstock.spark.options import OnCorrupt, ReadOptions
-from penstock.spark.plan import Piece, Split
+from penstock.spark.plan import AnyPiece, ArchivedPiece, Piece, Split
 from penstock.storage.damage import REASONS, Loss, Place
 from penstock.storage.recovery import next_readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyspark.sql.types import StructType
 
+_log: Final = logging.getLogger("penstock.spark")
 _ROWS: Final = 32_768
 _BYTES: Final = 16 << 20
 
@@ -27,8 +31,54 @@ def read_split(options: ReadOptions, schema: StructType, split: Split) -> Iterat
 
     arrow = to_arrow_schema(schema, timezone="UTC")
     for piece in split.pieces:
-        reader = _Journal if piece.segment.part.format == "journal" else _Frames
-        yield from reader(piece, arrow, options.on_corrupt, checksum=options.checksum).batches()
+        yield from read_piece(piece, arrow, options.on_corrupt, checksum=options.checksum)
+
+
+def read_piece(
+    piece: AnyPiece, schema: pa.Schema, on_corrupt: OnCorrupt = "fail", *, checksum: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one piece."""
+    if isinstance(piece, ArchivedPiece):
+        return _archived(piece, schema)
+    reader = _Journal if piece.segment.part.format == "journal" else _Frames
+    return reader(piece, schema, on_corrupt, checksum=checksum).batches()
+
+
+def _archived(piece: ArchivedPiece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Of a file of an archive: the row groups that hold some of the piece, cut to it. An archive keeps no positions and
+    groups."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    fixed = {"topic": piece.part.topic, "partition": piece.part.partition, "segment": piece.file.file}
+    kept = [name for name in ("timestamp", "value") if name in schema.names]
+    file = opened(piece.path)
+    groups = [i for i in range(file.num_row_groups) if _overlaps(file.metadata.row_group(i), piece)]
+    try:
+        for batch in file.iter_batches(_ROWS, row_groups=groups, columns=["offset", *kept]):
+            offsets = batch.column("offset")
+            some = batch.filter(pc.and_(pc.greater_equal(offsets, piece.lo), pc.less(offsets, piece.hi)))
+            if some.num_rows:
+                arrays = [
+                    some.column(field.name)
+                    if field.name in some.schema.names
+                    else pa.repeat(pa.scalar(fixed.get(field.name), field.type), some.num_rows)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    except (OSError, ValueError) as error:
+        raise broken(piece.path, error) from error
+
+
+def _overlaps(group: pq.RowGroupMetaData, piece: ArchivedPiece) -> bool:
+    """Whether a row group may hold some of a piece."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    offsets = next(column.statistics for column in columns if column.path_in_schema == "offset")
+    return offsets is None or (offsets.max >= piece.lo and offsets.min < piece.hi)
+
+
+def _told(loss: Loss) -> str:
+    return f"offsets {loss.first} to {loss.last} are lost: {loss.reason}"
 
 
 class _Frames:
@@ -41,7 +91,7 @@ class _Frames:
         self._on_corrupt = on_corrupt
         self._losses: list[Loss] = []
         self._told = 0  # how many of these have their row
-        self._seg = seg = piece.segment.read()
+        self._seg = seg = piece.segment.opened(self._first, piece.hi)
         self._ends = Place(piece.segment.end, piece.segment.next)
         self._records = kernel.Reader(None, seg.spec, lambda: False, self._bad, checksum)
         at = seg.place_before(self._first, piece.segment.end)
@@ -65,7 +115,7 @@ class _Frames:
         if self._on_corrupt == "fail":
             raise CorruptRecord(self._seg.paths.data, at.position, at.sequence, why)
         after = next_readable(self._seg, at, self._ends)
-        self._losses.append(Loss(at.sequence, after.sequence - 1, why))
+        self._lose(Loss(at.sequence, after.sequence - 1, why))
         self._attach(after)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -78,6 +128,8 @@ class _Frames:
                 yield batch
             if self._records.sequence == before:
                 self._short(before)
+                if self._on_corrupt == "permissive":
+                    yield from self._lost_rows()
                 return
 
     def _short(self, sequence: int) -> None:
@@ -85,7 +137,12 @@ class _Frames:
         end = self._piece.segment.next
         if self._on_corrupt == "fail":
             raise CorruptRecord(self._seg.paths.data, self._records.position, sequence, "the file is cut short here")
-        self._losses.append(Loss(sequence, end - 1, "the file is cut short"))
+        self._lose(Loss(sequence, end - 1, "the file is cut short"))
+
+    def _lose(self, loss: Loss) -> None:
+        """It was asked for to go on: what that costs is said, in the worker's log and, if permissive, in a row."""
+        _log.warning("%s: %s", self._seg.paths.data, _told(loss))
+        self._losses.append(loss)
 
     def _next(self, n: int) -> pa.RecordBatch | None:
         import pyarrow as pa
@@ -143,7 +200,7 @@ class _Frames:
 
         losses, self._told = self._losses[self._told :], len(self._losses)
         if losses:
-            texts = [f"offsets {loss.first} to {loss.last} are lost: {loss.reason}" for loss in losses]
+            texts = [_told(loss) for loss in losses]
             yield self._batch(
                 len(losses),
                 {

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 
 from penstock.errors import InvalidOption
 from penstock.spark.filters import wanted
+from penstock.spark.history import History
 from penstock.spark.options import ReadOptions, read_options
 from penstock.spark.plan import EVERYTHING, Split, batch_bounds, pieces, splits
 from penstock.spark.scan import read_split
@@ -106,8 +107,8 @@ class BatchReader(DataSourceReader):
         found = []
         for part in self._options.parts:
             if self._wanted.has(part):
-                with part.open() as view:
-                    found += pieces(view, batch_bounds(self._options, part, view), self._wanted)
+                history = History(part, self._options.archive, durable=self._options.durable_only)
+                found += pieces(history, batch_bounds(self._options, history), self._wanted)
         # Without any, Spark would call `read` all the same, with nothing.
         return list(splits(found, self._options.min_partitions)) or [Split([])]
 

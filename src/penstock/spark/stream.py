@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidOption
 from penstock.inspect import Part
+from penstock.spark.history import History
 from penstock.spark.options import LATEST, ReadOptions, all_parts
 from penstock.spark.plan import (
     EVERYTHING,
@@ -30,7 +31,6 @@ from penstock.spark.plan import (
     Split,
     check_offsets,
     checked,
-    end_of,
     key_of,
     pieces,
     splits,
@@ -62,10 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         out: Ends = {}
         for part in self._options.parts:
-            with part.open() as view:
-                end = end_of(view, durable_only=self._options.durable_only)
-                start = start_of(self._options, part, view, end, default=LATEST)
-                out[part] = min(start, end) if self._options.starting_us is not None else start
+            out[part] = start_of(self._options, self._now(part), default=LATEST)
         return self._packed(out)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -76,8 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = {part: min(end, target.get(part, end)) for part, end in ends.items() if part in target}
         for part in ends:
             if part not in starts:  # a partition that came while the query ran
-                with part.open() as view:
-                    starts[part] = view.first
+                starts[part] = self._now(part).first
         ends = {part: max(end, starts[part]) for part, end in ends.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(starts, ends)
@@ -107,11 +103,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = replace(self._options, parts=all_parts(self._options.paths, self._options.format))
 
     def _ends(self) -> Ends:
-        out: Ends = {}
-        for part in self._options.parts:
-            with part.open() as view:
-                out[part] = end_of(view, durable_only=self._options.durable_only)
-        return out
+        return {part: self._now(part).end for part in self._options.parts}
+
+    def _now(self, part: Part) -> History:
+        """What there is of a log, as far as queries may go."""
+        return History(part, self._options.archive, durable=self._options.durable_only)
 
     def _limited(self, starts: Ends, ends: Ends) -> Ends:
         """As much of what there is as a trigger may take, shared out by how much each has."""
@@ -129,8 +125,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _bytes(self, part: Part, lo: int, hi: int) -> int:
-        with part.open() as view:
-            return sum(piece.size_bytes for piece in pieces(view, Bounds(lo, hi), EVERYTHING))
+        history = History(part, self._options.archive)
+        return sum(piece.size_bytes for piece in pieces(history, Bounds(lo, hi), EVERYTHING))
 
     # ---- as Spark keeps them ----
 
@@ -161,10 +157,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look_again()
         starts, found = self._unpacked(start), []
         for part, hi in self._unpacked(end).items():
-            with part.open() as view:
-                bounds = Bounds(starts.get(part, view.first), hi)
-                if bounds.lo < bounds.hi:
-                    found += pieces(view, checked(self._options, part, view, bounds), EVERYTHING)
+            history = History(part, self._options.archive)
+            bounds = Bounds(starts.get(part, history.first), hi)
+            if bounds.lo < bounds.hi:
+                found += pieces(history, checked(self._options, history, bounds), EVERYTHING)
         return list(splits(found, self._options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.channel import Channel
-from penstock.errors import InvalidOption, LogNotFound
-from penstock.inspect import FormatName, detect, find
-from penstock.kernel import Buffer
+from penstock.errors import InvalidOption, LogNotFound, RecoveryUnfinished
+from penstock.inspect import FormatName, Part, detect, find
+from penstock.journal import Journal
 from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
 from penstock.spark.options import WriteOptions
+from penstock.storage import bulk
 from penstock.storage.ledger import Ledger
 from penstock.topic.topics import Topics
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The format of what is written to, and how many partitions its topics have. Plain data: it travels to the workers."""
+
+    format: FormatName
+    partitions: int = 1  # of topics that are not there yet
+    known: dict[str, int] = field(default_factory=dict)
+
+    def count(self, topic: str) -> int:
+        return self.known.get(topic, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,41 +37,43 @@ class Target:
     """One log, or one partition of a topic."""
 
     options: WriteOptions
-    format: FormatName
-    partitions: int
+    layout: Layout
     topic: str
     partition: int
 
 
-def settle(options: WriteOptions) -> tuple[FormatName, int]:
-    """The format of what is written to, and how many partitions a topic has. On the driver, where the log is."""
+def layout(options: WriteOptions) -> Layout:
+    """What is there, or is to be made. On the driver, where the log is."""
     top = Path(options.path)
     found = detect(top) if top.is_dir() else None
     if found == "topic":
         raise InvalidOption(
             f"{top}: a topic's own directory; give the directory that it is in as path, and option topic={top.name!r}"
         )
-    inside = found is None and _has_topics(top)
-    format = options.format or found or ("topic" if options.topic or inside else "queue")
+    known = _topics(top) if found is None else {}
+    format = options.format or found or ("topic" if options.topic or known else "queue")
     if found is not None and format != found:
         raise InvalidOption(f"{top}: a {found}, but option format is {format}; leave it out")
-    if format == "journal":
-        raise InvalidOption(f"{top}: a journal is written by the program whose state it keeps; write to another format")
     if format != "topic":
         if options.topic or options.partitions:
             raise InvalidOption(f"{top}: options topic and partitions are for topics, and this is a {format}")
-        return format, 1
-    with Topics(top) as topics:
-        if options.topic is None:
-            return format, options.partitions or 1
-        return format, topics.topic(options.topic, options.partitions).partitions
+        return Layout(format)
+    have = known.get(options.topic or "")
+    if options.partitions is not None and have not in (None, options.partitions):
+        raise InvalidOption(f"{top}: topic {options.topic} has {have} partitions, not {options.partitions}")
+    return Layout(format, options.partitions or 1, known)
 
 
-def _has_topics(top: Path) -> bool:
+def _topics(top: Path) -> dict[str, int]:
+    """The topics in a directory, and how many partitions each has."""
     try:
-        return top.is_dir() and any(part.format == "topic" for part in find(top))
+        parts = [part for part in find(top) if part.format == "topic"] if top.is_dir() else []
     except LogNotFound:
-        return False
+        return {}
+    if not parts:
+        return {}
+    with Topics(top, read_only=True) as topics:
+        return {name: topics.topic(name).partitions for name in {part.topic for part in parts}}
 
 
 class OpenTarget:
@@ -66,25 +82,47 @@ class OpenTarget:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def append(self, query: str, batch: int, frames: Sequence[Buffer]) -> bool:
+    def append(self, query: str, batch: int, parts: Sequence[bulk.Part]) -> bool:
         """Append a query's batch, unless it is there already."""
-        return self._ledger.append(query, batch, frames)
+        return self._ledger.append(query, batch, parts)
+
+    def forget(self, query: str) -> None:
+        """A query that does not come again."""
+        self._ledger.forget(query)
 
 
 @contextmanager
 def opened(target: Target) -> Iterator[OpenTarget]:
     """Open a target for one commit."""
-    options = target.options
-    if target.format == "queue":
+    options, format = target.options, target.layout.format
+    if format == "queue":
         with Queue(options.path, file_size=options.settings.get("fileSize")) as queue:
             yield OpenTarget(Ledger(queue._open_log()))
-    elif target.format == "channel":
+    elif format == "channel":
         with Channel[bytes](options.path, segment_bytes=_segment_bytes(options, CHANNEL_SEGMENT_BYTES)) as channel:
             yield OpenTarget(Ledger(channel._open_log()))
+    elif format == "journal":
+        with _journal(options.path) as journal:
+            yield OpenTarget(Ledger(journal._open_log(), lambda: _all_sessions(options.path)))
     else:
         with Topics(options.path, segment_bytes=_segment_bytes(options, TOPIC_SEGMENT_BYTES)) as topics:
-            yield OpenTarget(Ledger(topics.topic(target.topic)._part(target.partition).log))
+            topic = topics.topic(target.topic, target.layout.count(target.topic))
+            yield OpenTarget(Ledger(topic._part(target.partition).log))
 
 
 def _segment_bytes(options: WriteOptions, default: int) -> int:
     return options.settings.get("segmentBytes", default)
+
+
+@contextmanager
+def _journal(path: str) -> Iterator[Journal]:
+    """Every open of a journal is a session; whoever walks over them is not this sink."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecoveryUnfinished)
+        with Journal(path) as journal:
+            yield journal
+
+
+def _all_sessions(path: str) -> list[bulk.Span]:
+    with Part(path, "journal", "").open() as view:
+        return list(view.segments())

@@ -1,14 +1,18 @@
 """Appending frames that were encoded elsewhere, as one batch, whose place is known before its first byte is written.
 
 For whoever must be able to say, after a crash, whether a batch of theirs is in the log: `on_place` is called under the log's lock
-with the first sequence and the time that the batch will have; what it notes there is true if the batch is there, and if the
-batch is not there nothing is at that place with that time. Other writers wait meanwhile. `holds` tells afterwards.
+with where the batch will lie, the time of the append, and digests of its first and last record. Other writers wait
+meanwhile, and what they append afterwards is later than that time. `holds` tells, by these, whether the batch is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple, Protocol
 
 from penstock import kernel
 from penstock.errors import DiskFull, SyncFailed
@@ -19,52 +23,156 @@ from penstock.storage.control import Active, Control, Mark
 from penstock.storage.damage import Place
 from penstock.storage.directory import is_full
 from penstock.storage.log import Log
-from penstock.storage.reader import LogReader
+from penstock.storage.manifest import SegmentInfo
+from penstock.storage.segment import ReadSegment
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Where a batch lies: its records, and the time that they all have."""
+    """Where a batch lies, and what tells it from what others would have put there."""
 
     first: int
     count: int
-    us: int
+    us: int  # when it was appended: no record of it has a later time, and none of anybody's after it an earlier one
+    head: str  # digest of its first frame
+    tail: str  # and of its last
+
+
+class Part(NamedTuple):
+    """Frames one behind the other, and the times of their records, if they have any of their own: 8 bytes each, as the machine
+    keeps them. A time is moved to that of the record before it, or of the append, where it would run backwards or ahead."""
+
+    frames: Buffer
+    times: Buffer | None = None
+
+
+class Span(Protocol):
+    """A segment's records, `base` to `next - 1`, which end at byte `end`."""
+
+    @property
+    def base(self) -> int: ...
+    @property
+    def next(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def read(self) -> ReadSegment: ...
 
 
 OnPlace = Callable[[Batch], None]
 
 
-def append(log: Log, parts: Sequence[Buffer], on_place: OnPlace) -> Batch:
+class _Frames:
+    """What is to be appended."""
+
+    def __init__(self, spec: FrameSpec, parts: Sequence[Part]) -> None:
+        self.spec = spec
+        some = [part for part in parts if memoryview(part.frames).nbytes]
+        self.views = [memoryview(part.frames).cast("B") for part in some]
+        self.times = [part.times for part in some]
+        found = [kernel.scan(spec, view, 0, len(view), verify=False, every=1 << 20) for view in self.views]
+        for view, scanned in zip(self.views, found, strict=True):
+            if scanned.position != len(view):
+                raise ValueError(f"no whole frame begins at byte {scanned.position}")
+        self.count = sum(scanned.count for scanned in found)
+        self.bytes = sum(map(len, self.views))
+        first, last = self.views[0], self.views[-1]
+        self.head = _digest(first[: kernel.scan(spec, first, 0, len(first), 1, False).position])
+        at = found[-1].points[-1]
+        rest = kernel.scan(spec, last, at, len(last), verify=False, every=1)
+        self.tail = _digest(last[rest.points[-1] :])
+
+    def at(self, sequence: int, us: int) -> Batch:
+        return Batch(sequence, self.count, us, self.head, self.tail)
+
+    def entries(self, us: int, last_us: int) -> Iterator[bytes]:
+        """The companion's entries for each view."""
+        for i, (view, times) in enumerate(zip(self.views, self.times, strict=True)):
+            goes_on = i + 1 < len(self.views)
+            raw = kernel.entries(self.spec, view, us, goes_on)
+            if times is not None:
+                raw, last_us = self._timed(raw, times, us, last_us, goes_on)
+            yield raw
+
+    def _timed(self, raw: bytes, times: Buffer, us: int, last_us: int, goes_on: bool) -> tuple[bytes, int]:
+        own = [min(us, time) for time in accumulate(memoryview(times).cast("B").cast("q"), max, initial=last_us)][1:]
+        words = array("q", raw)
+        signs = array("q", (-time for time in own))
+        if not goes_on:
+            signs[-1] = own[-1]
+        words[:: companion.entry_bytes(self.spec) // 8] = signs
+        return words.tobytes(), own[-1]
+
+
+def append(log: Log, parts: Sequence[Part], on_place: OnPlace) -> Batch:
     """Append whole frames, those of all parts as one batch; where they are."""
-    views = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
-    count = sum(kernel.scan(log.fmt.SPEC, view, 0, len(view), verify=False).count for view in views)
+    frames = _Frames(log.fmt.SPEC, parts)
     log.writable()
     if isinstance(log.writing, Buffered):
-        return _append_growing(log, views, count, on_place)
+        return _append_growing(log, frames, on_place)
     with log.mapped.growing, log.locked() as control:
         log.check_not_closing()
         if control.poison:
             raise SyncFailed(log.path, control.poison)
-        done = _append_mapped(log, control, views, count, on_place)
+        done = _append_mapped(log, control, frames, on_place)
         control.page.ring()
     log.on_work()
     return done
 
 
-def holds(log: Log, batch: Batch) -> bool:
-    """Whether the log has this batch: records there that have its time, all of them."""
-    if not log.first_sequence <= batch.first or log.next_sequence < batch.first + batch.count:
-        return log.first_sequence > batch.first  # retention took it, so it was there
-    reader = LogReader(log)
-    try:
-        for place in (batch.first, batch.first + batch.count - 1):
-            reader.seek(place)
-            message = reader.records.read()
-            if message is None or message.timestamp_us != batch.us:
-                return False
+def spans(log: Log) -> list[Span]:
+    """The segments of an open log."""
+    now = log.active()
+    infos = [s for s in sorted(log.finished().values(), key=lambda s: s.id) if s.id < now.segment]
+    infos.append(SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0))
+    return [_Span(log, info) for info in infos]
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    _log: Log
+    _info: SegmentInfo
+
+    @property
+    def base(self) -> int:
+        return self._info.base
+
+    @property
+    def next(self) -> int:
+        return self._info.next
+
+    @property
+    def end(self) -> int:
+        return self._info.end
+
+    def read(self) -> ReadSegment:
+        return self._log.directory.read(self._info.id, self._info.base, listed=True)
+
+
+def holds(segments: Iterable[Span], batch: Batch) -> bool:
+    """Whether a log of these segments has a batch. What was removed since it was appended was there."""
+    found = [span for span in segments if span.next > span.base]
+    if not found or found[-1].next < batch.first + batch.count:
+        return False
+    if batch.first < found[0].base:
         return True
-    finally:
-        reader.close()
+    return _is_at(found, batch.first, batch.head, batch.us) and _is_at(
+        found, batch.first + batch.count - 1, batch.tail, batch.us
+    )
+
+
+def _is_at(segments: list[Span], sequence: int, digest: str, us: int) -> bool:
+    span = next(span for span in segments if span.base <= sequence < span.next)
+    seg = span.read()
+    at = seg.place_before(sequence, span.end)
+    skipped = seg.scan(at.position, span.end, sequence - at.sequence, False)
+    frame = seg.scan(skipped.position, span.end, 1, False)
+    there = seg.times.us(sequence - span.base)
+    return there <= us and _digest(seg.data[skipped.position : frame.position]) == digest
+
+
+def _digest(frame: Buffer) -> str:
+    """No CRC: that of a frame which has its own within it may be the same for all."""
+    return hashlib.blake2b(frame, digest_size=16).hexdigest()
 
 
 def _time(control: Control) -> int:
@@ -75,10 +183,10 @@ def _time(control: Control) -> int:
 # ---- into a map ----
 
 
-def _append_mapped(log: Log, control: Control, views: list[memoryview], count: int, on_place: OnPlace) -> Batch:
-    mapped, need = log.mapped, sum(map(len, views))
+def _append_mapped(log: Log, control: Control, frames: _Frames, on_place: OnPlace) -> Batch:
+    mapped, views, need, count = log.mapped, frames.views, frames.bytes, frames.count
     if need > log.directory.capacity:
-        return _append_spanning(log, control, views, count, on_place)
+        return _append_spanning(log, control, frames, on_place)
     now = control.active()
     if now.next > now.base and (now.end >= mapped.roll_at() or now.end + need > log.file_size):
         mapped.go_on(control, now)
@@ -89,7 +197,7 @@ def _append_mapped(log: Log, control: Control, views: list[memoryview], count: i
     have = control.allocated
     if now.end + need > have[0] or now.next + count > have[1]:
         control.set_allocated(*seg.grow(now.end, now.next, have, need, count))
-    batch = Batch(now.next, count, _time(control))
+    batch = frames.at(now.next, _time(control))
     on_place(batch)
     control.announce(now.end + need, now.next + count)
     at = now.end
@@ -98,8 +206,7 @@ def _append_mapped(log: Log, control: Control, views: list[memoryview], count: i
         seg.data[at + skip : at + len(view)] = view[skip:]
         at += len(view)
     sequence = now.next
-    for i, view in enumerate(views):
-        entries = kernel.entries(log.fmt.SPEC, view, batch.us, i + 1 < len(views))
+    for entries in frames.entries(batch.us, control.last_us):
         low = companion.length(log.fmt.SPEC, sequence - seg.base)
         seg.times[low : low + len(entries)] = entries
         sequence += len(entries) // companion.ENTRY_BYTES
@@ -114,9 +221,9 @@ def _append_mapped(log: Log, control: Control, views: list[memoryview], count: i
     return batch
 
 
-def _append_spanning(log: Log, control: Control, views: list[memoryview], count: int, on_place: OnPlace) -> Batch:
-    """More than one file: record by record, as any batch of that size."""
-    payloads = [payload for view in views for payload in _payloads(log.fmt.SPEC, view)]
+def _append_spanning(log: Log, control: Control, frames: _Frames, on_place: OnPlace) -> Batch:
+    """More than one file: record by record, as any batch of that size. All have the time of the append."""
+    payloads = [payload for view in frames.views for payload in _payloads(log.fmt.SPEC, view)]
     sizes = [len(payload) + log.fmt.SPEC.overhead for payload in payloads]
     now = control.active()
     if now.next > now.base:
@@ -124,7 +231,7 @@ def _append_spanning(log: Log, control: Control, views: list[memoryview], count:
     else:
         log.mapped.stand_on(control, now)
     assert log.mapped.segment is not None
-    batch = Batch(now.next, count, _time(control))
+    batch = frames.at(now.next, _time(control))
     on_place(batch)
     span.append(log.directory, control, log.manifest, log.mapped.segment, payloads, sizes, batch.us)
     log.mapped.mirror_end()
@@ -155,9 +262,9 @@ def _index(log: Log, views: list[memoryview], base: int, at: Place) -> Iterator[
 # ---- to a file that grows ----
 
 
-def _append_growing(log: Log, views: list[memoryview], count: int, on_place: OnPlace) -> Batch:
+def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
     """As the thread that writes does it. A segment that is empty takes a batch of any size."""
-    need = sum(map(len, views))
+    need, count = frames.bytes, frames.count
     with log.locked() as control:
         if control.poison:
             raise SyncFailed(log.path, control.poison)
@@ -166,11 +273,11 @@ def _append_growing(log: Log, views: list[memoryview], count: int, on_place: OnP
         if now.end + need > log.file_size and now.end > empty:
             log.buffered.go_on(control, now)
             now = control.active()
-        batch = Batch(now.next, count, _time(control))
+        batch = frames.at(now.next, _time(control))
         on_place(batch)
         control.announce(now.end + need, now.next + count)
         try:
-            _write(log, views, now, batch)
+            _write(log, frames, now, batch, control.last_us)
         except OSError as error:
             growing.cut(log.path, log.fmt, now.segment, now.end, now.next - now.base)
             control.settle(now.end, now.next)
@@ -185,17 +292,16 @@ def _append_growing(log: Log, views: list[memoryview], count: int, on_place: OnP
     return batch
 
 
-def _write(log: Log, views: list[memoryview], now: Active, batch: Batch) -> None:
+def _write(log: Log, frames: _Frames, now: Active, batch: Batch, last_us: int) -> None:
     paths, at, sequence = log.directory.paths(now.segment), now.end, now.next
     with files.opened(paths.data, write=True) as fd, files.opened(paths.times, write=True) as times:
-        for i, view in enumerate(views):
+        for view, entries in zip(frames.views, frames.entries(batch.us, last_us), strict=True):
             files.write(fd, view, at)
-            entries = kernel.entries(log.fmt.SPEC, view, batch.us, i + 1 < len(views))
             files.write(times, entries, companion.length(log.fmt.SPEC, sequence - now.base))
             at += len(view)
             sequence += len(entries) // companion.entry_bytes(log.fmt.SPEC)
     if log.fmt.INDEXED:
-        _write_index(log, views, now)
+        _write_index(log, frames.views, now)
 
 
 def _write_index(log: Log, views: list[memoryview], now: Active) -> None:

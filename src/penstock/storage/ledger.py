@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.errors import NotALog
-from penstock.kernel import Buffer
 from penstock.storage import bulk, files
 from penstock.storage.log import Log
 
@@ -29,13 +28,14 @@ class _State:
 
 
 class Ledger:
-    """The ledger of an open log."""
+    """The ledger of an open log. `segments` gives all that may hold a batch, if that is not the open log's alone."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, segments: Callable[[], Iterable[bulk.Span]] | None = None) -> None:
         self._log = log
+        self._segments = segments or (lambda: bulk.spans(log))
         self._path = log.directory.own / "ledger"
 
-    def append(self, writer: str, number: int, parts: Sequence[Buffer]) -> bool:
+    def append(self, writer: str, number: int, parts: Sequence[bulk.Part]) -> bool:
         """Append a writer's batch of whole frames, and make it durable; False when it is there already.
 
         Batches of a writer come in the order of their numbers. One that is cut short by a crash is there or not; whoever comes
@@ -45,7 +45,7 @@ class Ledger:
             state = self._settled()
             if state.done.get(writer, -1) >= number:
                 return False
-            if any(memoryview(part).nbytes for part in parts):
+            if any(memoryview(part.frames).nbytes for part in parts):
 
                 def intend(batch: bulk.Batch) -> None:
                     state.intent = {"writer": writer, "number": number, **asdict(batch)}
@@ -76,7 +76,8 @@ class Ledger:
             intent = state.intent
             with self._log.locked():  # what a dead process had half done is finished, or wiped
                 pass
-            if bulk.holds(self._log, bulk.Batch(intent["first"], intent["count"], intent["us"])):
+            placed = {name: intent[name] for name in ("first", "count", "us", "head", "tail")}
+            if bulk.holds(self._segments(), bulk.Batch(**placed)):
                 self._log.sync()
                 state.done[intent["writer"]] = intent["number"]
             state.intent = None

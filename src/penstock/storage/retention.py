@@ -41,6 +41,18 @@ def apply(log: Log, retention: Retention) -> list[SegmentInfo]:
     return gone
 
 
+def drop(log: Log, below: int) -> list[SegmentInfo]:
+    """Delete the finished segments that have only records below an offset, but none that a named reader still needs; what was
+    deleted."""
+    log.seal_finished()
+    now, gone = log.active(), list[SegmentInfo]()
+    for info in sorted((s for s in log.finished().values() if s.sealed and s.id < now.segment), key=lambda s: s.id):
+        if info.next > below or not log.retire(info, unless=lambda info: _held(log, Retention(), info)):
+            break
+        gone.append(info)
+    return gone
+
+
 def every_s(retention: Retention) -> float | None:
     """How often there may be something to delete though nothing was appended."""
     return None if retention.max_age_s is None else min(60.0, retention.max_age_s / 2)

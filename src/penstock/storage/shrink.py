@@ -6,6 +6,8 @@ has the plain one open reads on undisturbed.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from penstock.errors import CorruptSegment, NotALog
 from penstock.formats.channel import Method, compressing_name, parse_compressing
 from penstock.storage import files, packing
@@ -25,21 +27,33 @@ def compress_sealed(log: Log, method: Method) -> int:
 
 
 def _compress(log: Log, info: SegmentInfo, method: Method) -> bool:
-    paths = log.directory.paths(info.id)
-    temporary = log.path / compressing_name(info.id)
-    assert paths.packed is not None
+    return pack_aside(log.path, log.directory.paths(info.id).data, info.id, info.end, method) and adopt(log, info)
+
+
+def pack_aside(top: Path, data: Path, segment_id: int, end: int, method: Method) -> bool:
+    """Compress a segment's file, whose frames end at byte `end`, under a temporary name; False where it cannot be done, and then
+    what is there stays as it is. Any process may do this while the log is open."""
+    temporary = top / compressing_name(segment_id)
     try:
-        packing.pack(paths.data, temporary, info.end, method)
+        packing.pack(data, temporary, end, method)
     except FileNotFoundError:
         return False  # removed meanwhile
     except (CorruptSegment, NotALog):
         files.remove(temporary)
-        return False  # it is damaged: what is there stays as it is
+        return False  # it is damaged
     except OSError as error:
         files.remove(temporary)
         if is_full(error):
-            return False  # what is there stays as it is
+            return False
         raise
+    return True
+
+
+def adopt(log: Log, info: SegmentInfo) -> bool:
+    """Have a segment that was packed aside take the place of the plain one, if that is still the log's."""
+    paths = log.directory.paths(info.id)
+    temporary = log.path / compressing_name(info.id)
+    assert paths.packed is not None
     with log.locked():  # whoever removes segments does so under the lock
         if info.id not in log.finished():
             files.remove(temporary)

@@ -1,0 +1,68 @@
+"""What every command says, and how: results on stdout, everything else on stderr; honest exit codes.
+
+0: all is well. 1: damage was found, or it failed. 2: it was used in a wrong way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.errors import InvalidOption, InvalidTopic, LogNotFound, NotALog, PenstockError
+
+FAILED: Final = 1
+WRONG_USE: Final = 2
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """Say why, and end."""
+    sys.stderr.write(f"penstock: {message}\n")
+    raise typer.Exit(code)
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """What Penstock raises on purpose is a line on stderr, not a traceback."""
+    try:
+        yield
+    except (InvalidOption, InvalidTopic, LogNotFound, NotALog) as error:
+        fail(str(error), WRONG_USE)
+    except (PenstockError, OSError) as error:
+        fail(str(error))
+
+
+def as_json(report: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(report, indent=2, default=str) + "\n")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table, as wide as it needs to be when nobody looks at it."""
+    shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        shown.add_row(*map(str, row))
+    Console(width=None if sys.stdout.isatty() else 500, soft_wrap=not sys.stdout.isatty()).print(shown)
+
+
+def line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def size(number: float) -> str:
+    """So many bytes, for people.
+
+    >>> size(1536), size(12)
+    ('1.5 KiB', '12 bytes')
+    """
+    for unit in _UNITS[:-1]:
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} {_UNITS[-1]}"

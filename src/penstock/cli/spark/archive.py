@@ -1,0 +1,57 @@
+"""`penstock spark archive`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import FAILED, as_json, line, size, table
+from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
+
+
+def archive(
+    path: LogPath,
+    to: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="The archive's directory; made if it is not there.")],
+    drop: Annotated[bool, typer.Option("--drop", help="Let queues and topics remove what is archived.")] = False,
+    json: Json = False,
+    master: Master = LOCAL,
+) -> None:
+    """Write finished segments to Parquet files by date, each record once.
+
+    Run it as often as you like: what is archived already is left alone. Exits with 1 if a segment could not be archived.
+
+    Example: penstock spark archive /data/orders /archive --drop
+    """
+    with job("archive", master) as spark:
+        from penstock.spark.jobs import archive as run
+
+        report = run(spark, path, to, drop=drop)
+    if json:
+        as_json(report.to_dict())
+    else:
+        rows = [
+            (
+                log.topic,
+                log.partition,
+                _ranges(log.ranges),
+                log.rows,
+                size(log.bytes),
+                log.droppable_below,
+                log.dropped_below,
+            )
+            for log in report.logs
+        ]
+        columns = ("log", "partition", "offsets archived", "records", "size", "may drop below", "log begins at")
+        table(columns, rows)
+        line(f"now: {report.segments} segments, {report.rows} records, {size(report.bytes)}")
+        for reason in report.failed:
+            sys.stderr.write(f"penstock: {reason}\n")
+    if report.failed:
+        raise typer.Exit(FAILED)
+
+
+def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(f"{first} to {next_ - 1}" for first, next_ in ranges) or "none"

@@ -1,0 +1,33 @@
+"""`penstock spark convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.output import as_json, line, table
+from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, TargetFormat, job
+
+
+def convert(
+    path: LogPath,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to write; it is not there yet.")],
+    to: Annotated[TargetFormat, typer.Option("--to", help="The format to write.")],
+    json: Json = False,
+    master: Master = LOCAL,
+) -> None:
+    """Write logs anew in another format. If it is cut short, the same command goes on where it was.
+
+    Example: penstock spark convert /data/orders /data/orders-queue --to queue
+    """
+    with job("convert", master) as spark:
+        from penstock.spark.jobs import convert as run
+
+        report = run(spark, path, target, to=to)
+    if json:
+        as_json(report.to_dict())
+    else:
+        table(("log", "partition", "records", "to"), [(x.topic, x.partition, x.records, x.target) for x in report.logs])
+        line(f"{report.records} records")

@@ -1,0 +1,33 @@
+"""`penstock spark reindex`."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from penstock.cli.output import FAILED, as_json, line
+from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
+
+
+def reindex(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:
+    """Make anew what is missing or wrong beside finished segments: indexes, and companions without their times.
+
+    Exits with 1 if something could not be made.
+
+    Example: penstock spark reindex /data/orders
+    """
+    with job("reindex", master) as spark:
+        from penstock.spark.jobs import reindex as run
+
+        report = run(spark, path)
+    if json:
+        as_json(report.to_dict())
+    else:
+        for file in (*report.indexes, *report.companions):
+            line(f"made anew: {file}")
+        line(f"{report.segments} segments, {len(report.indexes) + len(report.companions)} files made anew")
+        for reason in report.failed:
+            sys.stderr.write(f"penstock: {reason}\n")
+    if report.failed:
+        raise typer.Exit(FAILED)

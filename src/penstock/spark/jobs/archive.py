@@ -1,0 +1,316 @@
+"""Archive: finished segments as Parquet files, by date, each record once, however often and wherever it is cut short.
+
+Tasks write files under names of their own in `_staging`; the driver gives those of a wave their names and then, in one step for each
+log, lists them. What is not listed is not archived: it is written again by the next run, under the same name. Layout: `listing`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import DataLost, InvalidOption, LogBusy, PenstockError
+from penstock.inspect import Part
+from penstock.spark import listing
+from penstock.spark.history import opened
+from penstock.spark.jobs.logs import Found, logs
+from penstock.spark.jobs.spread import each
+from penstock.spark.jobs.writing import writing
+from penstock.spark.listing import ArchivedFile, Listing
+from penstock.spark.plan import Piece
+from penstock.spark.scan import read_piece
+from penstock.storage import files, retention
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark.sql import SparkSession
+
+_WAVE_BYTES: Final = 8 << 30  # of segments: what is written between two listings, and is done again after a crash
+_DAY_US: Final = 86_400_000_000
+_DROPPING: Final = ("queue", "topic")
+
+
+@dataclass(frozen=True, slots=True)
+class LogArchived:
+    """What an archive has of one log now."""
+
+    path: str
+    topic: str
+    partition: int
+    ranges: tuple[tuple[int, int], ...]  # of offsets, each to the one before its second
+    droppable_below: int  # the log may drop all records below this offset: they are archived, from its first one on
+    dropped_below: int  # the log begins here now
+    files: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """What was written now, and what the archive has in all."""
+
+    path: str
+    archive: str
+    segments: int  # written now
+    rows: int
+    bytes: int
+    logs: tuple[LogArchived, ...]
+    failed: tuple[str, ...]  # what could not be archived, and why; it stays in the log
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    temporary: str
+    file: ArchivedFile
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a task made of one piece."""
+
+    piece: Piece
+    staged: tuple[_Staged, ...]
+    error: str = ""
+
+
+def archive(spark: SparkSession, path: str | Path, to: str | Path, *, drop: bool = False) -> ArchiveReport:
+    """Archive every finished segment of the logs at `path` in the directory `to`.
+
+    With `drop` the logs (queues and topics) then remove the segments that are archived, but none that a named reader still
+    needs. One run at a time may write to an archive.
+    """
+    top, found = Path(to), list(logs(path, durable=True))
+    for log in found if drop else ():
+        if log.part.format not in _DROPPING:
+            raise InvalidOption(
+                f"{log.part.path}: drop is for queues and topics; a {log.part.format} removes by itself what it no longer needs"
+            )
+    top.mkdir(parents=True, exist_ok=True)
+    with _alone(top):
+        listings = {log.part: _own_listing(top, log.part) for log in found}
+        files.remove_tree(listing.staging(top))  # of a run that was cut short
+        listing.staging(top).mkdir()
+        written: list[_Written] = []
+        for wave in _waves(_wanted(found, listings)):
+            done = each(spark, [(piece, str(top)) for piece in wave], _write, lambda item: item[0].size_bytes)
+            _publish(top, listings, done)
+            written += done
+        files.remove_tree(listing.staging(top))
+        first = {log.part: min((s.base for s in log.segments), default=0) for log in found}
+        if drop:
+            first |= {part: _drop(spark, top, part, listings[part], first[part]) for part in first}
+    good = [one for one in written if not one.error]
+    return ArchiveReport(
+        path=str(path),
+        archive=str(top),
+        segments=len(good),
+        rows=sum(staged.file.rows for one in good for staged in one.staged),
+        bytes=sum(staged.file.bytes for one in good for staged in one.staged),
+        logs=tuple(_told(part, listings[part], first[part]) for part in listings),
+        failed=(*(log.error for log in found if log.error), *(one.error for one in written if one.error)),
+    )
+
+
+def _told(part: Part, listed: Listing, first: int) -> LogArchived:
+    return LogArchived(
+        path=part.path,
+        topic=part.topic,
+        partition=part.partition,
+        ranges=tuple(listed.covered()),
+        droppable_below=_reach(listed, first),
+        dropped_below=first,
+        files=sum(file.file is not None for file in listed.files),
+        rows=sum(file.rows for file in listed.files),
+        bytes=sum(file.bytes for file in listed.files),
+    )
+
+
+def _reach(listed: Listing, first: int) -> int:
+    """Up to where everything from an offset on is archived."""
+    return next((next_ for start, next_ in listed.covered() if start <= first < next_), first)
+
+
+def _own_listing(top: Path, part: Part) -> Listing:
+    found = listing.load(top, part)
+    if found.path != str(Path(part.path).resolve()):
+        raise InvalidOption(
+            f"{top} has the archive of {found.path}, and {part.path} is called {part.topic} too: give it an archive of its "
+            "own, or, if the log was moved, change the path in the listing"
+        )
+    return found
+
+
+@contextmanager
+def _alone(top: Path) -> Iterator[None]:
+    """One run at a time: what another one has staged must stay."""
+    fd = files.create(top / "_lock", exclusive=False)
+    try:
+        if not files.lock(fd, shared=False, wait=False):
+            raise LogBusy(f"{top}: another run archives here; wait until it is done")
+        yield
+    finally:
+        files.close(fd)
+
+
+def _wanted(found: Iterable[Found], listings: dict[Part, Listing]) -> Iterator[Piece]:
+    """Of every finished segment what is not archived yet."""
+    for log in found:
+        covered = listings[log.part].covered()
+        for segment in log.segments:
+            if not segment.active:
+                for lo, hi in listing.without(segment.base, segment.next, covered):
+                    yield Piece(segment, lo, hi)
+
+
+def _waves(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    wave, size = list[Piece](), 0
+    for piece in pieces:
+        if wave and size + piece.size_bytes > _WAVE_BYTES:
+            yield wave
+            wave, size = [], 0
+        wave.append(piece)
+        size += piece.size_bytes
+    if wave:
+        yield wave
+
+
+# ---- in a task ----
+
+
+def _write(item: tuple[Piece, str]) -> _Written:
+    """One piece as files, one for each day that it has records of; what is damaged is not archived at all."""
+    piece, top = item
+    try:
+        return _Written(piece, tuple(_files(piece, Path(top))))
+    except PenstockError as error:
+        return _Written(piece, (), str(error))
+
+
+def _files(piece: Piece, top: Path) -> list[_Staged]:
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+            ("value", pa.binary()),
+        ]
+    )
+    out: list[_Day] = []
+    for batch in read_piece(piece, schema):
+        for day, rows in _by_day(batch):
+            if not out or out[-1].day != day:
+                out.append(_Day(day, listing.staging(top) / f"{uuid.uuid4().hex}.parquet", schema))
+            out[-1].add(rows)
+    if not out:
+        return [_Staged("", ArchivedFile(None, piece.lo, piece.hi, 0, 0, 0, 0))]
+    ends = [*(day.first for day in out[1:]), piece.hi]
+    starts = [piece.lo, *ends[:-1]]
+    return [day.staged(piece.segment.part, lo, hi) for day, lo, hi in zip(out, starts, ends, strict=True)]
+
+
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """A batch cut where the day, in UTC, changes."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    days = pc.divide(batch.column("timestamp").cast(pa.int64()), _DAY_US)
+    ends = [run.as_py() for run in pc.run_end_encode(days).run_ends]
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        yield days[start].as_py(), batch.slice(start, end - start)
+
+
+class _Day:
+    """The records of one day, on their way into a file. Times of a log never run backwards."""
+
+    def __init__(self, day: int | None, path: Path, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self.day = day
+        self.first = -1
+        self._path = path
+        self._rows = 0
+        self._times: list[int] = []  # the first and the last of every batch
+        self._writer: pq.ParquetWriter = pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        import pyarrow as pa
+
+        if self.first < 0:
+            self.first = rows.column("offset")[0].as_py()
+        if self.day is not None:
+            times = rows.column("timestamp").cast(pa.int64())
+            self._times += [times[0].as_py(), times[-1].as_py()]
+        self._rows += rows.num_rows
+        self._writer.write_batch(rows)
+
+    def staged(self, part: Part, first: int, next_: int) -> _Staged:
+        """Close the file, on the disk; it is to hold the offsets first to next_ - 1."""
+        self._writer.close()
+        with files.opened(self._path) as fd:
+            files.sync(fd)
+            size = files.size(fd)
+        date = None if self.day is None else datetime.fromtimestamp(self.day * _DAY_US / 1e6, UTC).date().isoformat()
+        name = listing.name_of(part, date, first, next_)
+        first_us, last_us = (self._times[0], self._times[-1]) if self._times else (0, 0)
+        return _Staged(str(self._path), ArchivedFile(name, first, next_, self._rows, size, first_us, last_us))
+
+
+# ---- on the driver again ----
+
+
+def _publish(top: Path, listings: dict[Part, Listing], done: Sequence[_Written]) -> None:
+    """Give a wave's files their names, and when these are on the disk list them."""
+    places: set[Path] = set()
+    for staged in (staged for one in done for staged in one.staged if staged.file.file is not None):
+        assert staged.file.file is not None
+        path = top / staged.file.file
+        if path.parent not in places:
+            files.make_directories(path.parent, top)
+            places.add(path.parent)
+        files.rename(Path(staged.temporary), path)
+    for place in sorted(places):
+        files.sync_directory(place)
+    for part in {one.piece.segment.part: None for one in done if one.staged}:
+        more = [s.file for one in done if one.piece.segment.part == part for s in one.staged]
+        listings[part] = listings[part].having(more)
+        listing.store(top, listings[part])
+
+
+def _drop(spark: SparkSession, top: Path, part: Part, listed: Listing, first: int) -> int:
+    """Let a log remove what is archived, if all of that is there; where it begins then."""
+    below = _reach(listed, first)
+    if below > first:
+        needed = [(file, str(top)) for file in listed.files if file.next > first and file.first < below]
+        wrong = [error for error in each(spark, needed, _is_whole, lambda _: 1) if error]
+        if wrong:
+            raise DataLost(f"{part.path}: nothing was dropped, since its archive is not whole: {'; '.join(wrong)}")
+        with writing(part) as log:
+            retention.drop(log, below)
+            return log.first_sequence
+    return first
+
+
+def _is_whole(item: tuple[ArchivedFile, str]) -> str:
+    """In a task: what is wrong with a file that is listed; empty if nothing is. All of it is read, with its checksums."""
+    file, top = item
+    if file.file is None:
+        return ""
+    path = Path(top) / file.file
+    try:
+        found: pq.ParquetFile = opened(path)
+        rows = sum(batch.num_rows for batch in found.iter_batches())
+    except (PenstockError, OSError, ValueError) as error:
+        return f"{path}: {error}"
+    return "" if rows == file.rows else f"{path}: {rows} rows, not {file.rows}; restore it from a copy"

@@ -1,0 +1,124 @@
+"""Convert: logs written anew in another format, through the sink, in their order. The source stays as it is.
+
+A stream that ends where the log does now, a step at a time, exactly once: if it is cut short, the same call goes on where it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import InvalidOption
+from penstock.inspect import FormatName, Part, find
+from penstock.spark.jobs.targets import columns_for, make_topics
+from penstock.storage import files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STEP_BYTES: Final = 64 << 20  # a batch of a topic lies in one segment
+_CHECKPOINT: Final = ".convert"
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """One log, or one partition."""
+
+    source: str
+    target: str
+    topic: str
+    partition: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertReport:
+    """What was converted."""
+
+    source: str
+    target: str
+    format: str
+    logs: tuple[Converted, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(log.records for log in self.logs)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: FormatName) -> ConvertReport:
+    """Write the logs at `source` to `target`, which is not there yet, as a queue, a channel or a topic.
+
+    A topic keeps its name and partitions, and any other log becomes a topic with one; `target` is the directory of topics. A queue
+    or channel is `target` itself if there is one log with one partition; else there is one for each, `target/orders-0` and so on.
+    Records have new times.
+    """
+    if to == "journal":
+        raise InvalidOption("a journal is written by the program whose state it keeps; convert to another format")
+    parts = find(source)
+    places = {part: _place(Path(target), part, alone=len(parts) == 1, to=to) for part in parts}
+    for place in places.values():
+        if place.exists() and any(place.iterdir()) and not _started(place):
+            raise InvalidOption(f"{place}: there is something already; give a directory that is not there yet")
+    if to == "topic":
+        most = {part.topic: 1 + max(p.partition for p in parts if p.topic == part.topic) for part in parts}
+        make_topics(_marked(Path(target)), most)
+    for part, place in places.items():
+        _run(spark, part, _marked(place), to)
+    done = tuple(
+        Converted(p.path, str(place), p.topic, p.partition, _records(place, p, to)) for p, place in places.items()
+    )
+    for place in set(places.values()):
+        files.remove_tree(place / _CHECKPOINT)
+    return ConvertReport(str(source), str(target), to, done)
+
+
+def _place(target: Path, part: Part, *, alone: bool, to: FormatName) -> Path:
+    return target if alone or to == "topic" else target / f"{part.topic}-{part.partition}"
+
+
+def _started(place: Path) -> bool:
+    """Whether a conversion was cut short here."""
+    return (place / _CHECKPOINT).is_dir()
+
+
+def _marked(place: Path) -> Path:
+    """A target that says that it is being made, so that only a conversion goes on with it."""
+    (place / _CHECKPOINT).mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _checkpoint(place: Path, part: Part) -> Path:
+    return place / _CHECKPOINT / f"{part.topic}-{part.partition}"
+
+
+def _run(spark: SparkSession, part: Part, place: Path, to: FormatName) -> None:
+    others = {p.partition: -1 for p in find(part.path) if p.partition != part.partition}  # -1: nothing of theirs
+    offsets = ", ".join(f'"{number}": {where}' for number, where in {**others, part.partition: -2}.items())
+    query = (
+        spark.readStream.format("penstock")
+        .option("startingOffsets", f'{{"{part.topic}": {{{offsets}}}}}')
+        .option("maxBytesPerTrigger", _STEP_BYTES)
+        .load(part.path)
+        .where(f"partition = {part.partition}")
+        .select(*columns_for(to))
+        .writeStream.format("penstock")
+        .option("format", to)
+        .option("path", str(place))
+        .option("checkpointLocation", str(_checkpoint(place, part).absolute()))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def _records(place: Path, part: Part, to: FormatName) -> int:
+    """How many the target has."""
+    for made in find(place):
+        if to != "topic" or (made.topic, made.partition) == (part.topic, part.partition):
+            with made.open() as view:
+                return view.end - view.first
+    return 0

@@ -1,0 +1,64 @@
+"""`mode("overwrite")`: a new log is made beside the old one, then they change places in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace as changed
+from pathlib import Path
+
+from penstock.errors import LogBusy
+from penstock.spark import staging
+from penstock.spark.options import WriteOptions
+from penstock.spark.target import Layout, Target, opened
+from penstock.storage import files, metadata
+from penstock.topic.topics import Topics
+
+
+def replace(options: WriteOptions, layout: Layout, job: str, staged: Mapping[staging.Key, Sequence[str]]) -> None:
+    """Put what was staged in place of what is there. A reader sees the old log or the new one; of several topics each is
+    replaced by itself. Nobody else may have the old one open."""
+    top = Path(options.path)
+    fresh = top.with_name(f".{top.name}.{job}")
+    try:
+        if layout.format == "topic":
+            names = {topic for topic, _ in staged} | ({options.topic} if options.topic else set())
+            with Topics(fresh) as topics:
+                for name in names:
+                    topics.topic(name, layout.count(name))
+            places = {name: (top / name, fresh / name) for name in names}
+        else:
+            _same_settings(top, fresh)
+            places = {"": (top, fresh)}
+        for key, paths in staged.items() or [(("", 0), [])] if layout.format != "topic" else staged.items():
+            with ExitStack() as stack:
+                parts = [staging.mapped(stack, path) for path in paths]
+                log = stack.enter_context(opened(Target(changed(options, path=str(fresh)), layout, *key)))
+                log.append(job, 0, parts)
+                log.forget(job)
+        files.make_directories(top.parent if layout.format != "topic" else top, top.parent)
+        for old, new in places.values():
+            _change_places(old, new)
+    finally:
+        files.remove_tree(fresh)
+
+
+def _same_settings(old: Path, new: Path) -> None:
+    """The new log has the settings that the old one was made with."""
+    settings = metadata.load(old) if old.is_dir() else None
+    files.make_directories(new, new.parent)
+    if settings is not None:
+        metadata.change(new, settings)
+
+
+def _change_places(old: Path, new: Path) -> None:
+    if not old.exists():
+        files.rename(new, old)
+    else:
+        with ExitStack() as stack:
+            for lock in [*old.glob(".lock"), *old.glob(".partition_*/.lock")]:
+                fd = stack.enter_context(files.opened(lock, write=True))
+                if not files.lock(fd, shared=False, wait=False):
+                    raise LogBusy(f"{old}: another process has it open; close it there, then overwrite it")
+            files.exchange(old, new)
+    files.sync_directory(old.parent)

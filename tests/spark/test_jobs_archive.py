@@ -1,0 +1,278 @@
+"""The archive job, and reading an archive and its log as one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock import Queue, Topics
+from penstock.errors import DataLost, InvalidOption, LogBusy
+from penstock.inspect import find
+from penstock.spark import listing
+from penstock.spark.jobs import archive
+from penstock.storage import files
+from tests.spark.conftest import read, values, write
+from tests.spark.test_jobs_verify import flip, segments
+
+SENT = [b"%05d" % i * 5 for i in range(6000)]
+
+
+def parquet(top: Path) -> list[Path]:
+    return sorted(top.rglob("*.parquet"))
+
+
+def contents(top: Path) -> dict[str, tuple[int, int]]:
+    return {str(p.relative_to(top)): (p.stat().st_ino, p.stat().st_mtime_ns) for p in parquet(top)}
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+@pytest.mark.parametrize("format", ["queue", "channel", "topic", "journal"])
+def test_finished_segments_of_every_format(spark: SparkSession, path: Path, to: Path, format: str) -> None:
+    write(path, format, SENT)
+    finished = [s for s in segments(path) if not s.active]
+    report = archive(spark, path, to)
+    end = max((s.next for s in finished), default=0)
+    assert report.failed == ()
+    assert report.segments == len(finished)
+    assert report.rows == end  # (a journal has one file, which is active)
+    assert [log.ranges for log in report.logs if log.rows] == ([((0, end),)] if end else [])
+    assert max(log.droppable_below for log in report.logs) == end
+    if end:
+        frame = spark.read.parquet(str(to)).orderBy("offset")
+        assert [bytes(row.value) for row in frame.collect()] == SENT[:end]
+        row = frame.first()
+        assert row is not None
+        assert (row.topic, row.partition) == (("orders", 1) if format == "topic" else ("log", 0))
+        assert row.date == row.timestamp.date()
+    assert values(read(spark, path, archive=to)) == SENT
+
+
+def test_running_again_writes_nothing_twice(spark: SparkSession, path: Path, to: Path) -> None:
+    write(path, "queue", SENT)
+    first = archive(spark, path, to)
+    before = contents(to)
+    again = archive(spark, path, to)
+    assert (again.segments, again.rows) == (0, 0)
+    assert again.logs == first.logs
+    assert contents(to) == before
+    with Queue(path, file_size=65536, index_interval=16) as q:
+        q.append_batch(SENT[:3000])
+    more = archive(spark, path, to)
+    assert more.segments > 0
+    assert {name: stat for name, stat in contents(to).items() if name in before} == before
+    assert values(read(spark, path, archive=to)) == SENT + SENT[:3000]
+
+
+def test_days_are_apart(spark: SparkSession, path: Path, to: Path) -> None:
+    write(path, "queue", SENT)
+    segment = segments(path)[0]
+    times = segment.paths().times
+    data = bytearray(times.read_bytes())
+    midnight = round(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1e6)
+    for i in range(segment.next - segment.base):
+        us = midnight + (i - 700) * 1000 if i != 1000 else 0  # one of which nothing is known
+        data[64 + 8 * i : 72 + 8 * i] = us.to_bytes(8, "little", signed=True)
+    times.write_bytes(data)
+    archive(spark, path, to)
+    found = listing.load(to, find(path)[0]).files[:4]
+    days = [str(file.file).split("/")[0] for file in found]
+    assert days == ["date=2026-02-28", "date=2026-03-01", "date=__HIVE_DEFAULT_PARTITION__", "date=2026-03-01"]
+    assert [(file.first, file.next) for file in found] == [(0, 700), (700, 1000), (1000, 1001), (1001, segment.next)]
+    assert values(read(spark, path, archive=to)) == SENT
+
+
+class Killed(BaseException):
+    """Nothing catches it, and nothing is tidied up for it."""
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, name: str, n: int, wanted: Callable[[Path], bool]) -> None:
+    """Let the n-th call of a function of `files` that is for such a path be the last thing that happens."""
+    real, count = getattr(files, name), [0]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if wanted(args[-1] if name == "rename" else args[0]):
+            count[0] += 1
+            if count[0] == n:
+                raise Killed
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(files, name, call)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "suffix"),
+    [("rename", 1, ".parquet"), ("rename", 2, ".parquet"), ("replace", 1, ".json"), ("replace", 2, ".json")],
+)
+def test_a_death_half_way(
+    spark: SparkSession, path: Path, to: Path, monkeypatch: pytest.MonkeyPatch, name: str, n: int, suffix: str
+) -> None:
+    write(path, "queue", SENT)
+    job = importlib.import_module("penstock.spark.jobs.archive")
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_WAVE_BYTES", 1)  # each segment is a wave
+        die_at(patch, name, n, lambda p: p.name.endswith(suffix))
+        with pytest.raises(Killed):
+            archive(spark, path, to, drop=True)
+    assert read(spark, path).count() == 6000  # nothing was dropped
+    listed = listing.load(to, find(path)[0]).files
+    assert len(listed) == n - 1
+    for file in parquet(to):  # what can be seen is whole
+        if "_staging" not in file.parts:
+            assert file.parent.name.startswith("date=")
+            assert spark.read.parquet(str(file)).count() > 0
+    before = contents(to)
+    report = archive(spark, path, to)
+    assert report.segments == len([s for s in segments(path) if not s.active]) - len(listed)
+    kept = {str(file.file) for file in listed}
+    assert {f: s for f, s in contents(to).items() if f in kept} == {f: s for f, s in before.items() if f in kept}
+    assert not (to / "_staging").exists()
+    found = spark.read.parquet(str(to)).orderBy("offset").collect()
+    assert [row.offset for row in found] == list(range(report.logs[0].droppable_below))
+
+
+def test_a_damaged_segment_stays_and_the_rest_goes_on(spark: SparkSession, path: Path, to: Path) -> None:
+    write(path, "queue", SENT)
+    finished = [s for s in segments(path) if not s.active]
+    bad = finished[1].read()
+    flip(bad.paths.data, bad.start + 6)
+    report = archive(spark, path, to, drop=True)
+    assert len(report.failed) == 1
+    assert str(bad.paths.data) in report.failed[0]
+    assert report.segments == len(finished) - 1
+    log = report.logs[0]
+    assert (log.droppable_below, log.dropped_below) == (finished[1].base, finished[1].base)
+    assert len(log.ranges) == 2
+    found = values(read(spark, path, archive=to, onCorrupt="skip"))
+    assert found == SENT[: bad.base] + SENT[bad.base + 1 :]
+
+
+@pytest.mark.parametrize("format", ["queue", "topic"])
+def test_dropping_what_is_archived(spark: SparkSession, path: Path, to: Path, format: str) -> None:
+    write(path, format, SENT)
+    report = archive(spark, path, to, drop=True)
+    log = report.logs[-1]
+    assert 0 < log.dropped_below == log.droppable_below < 6000
+    assert min(s.base for s in segments(path) if s.part.partition == log.partition) == log.dropped_below
+    assert values(read(spark, path)) == SENT[log.dropped_below :]
+    assert values(read(spark, path, archive=to)) == SENT
+
+
+def test_a_named_reader_keeps_what_it_has_not_passed(spark: SparkSession, path: Path, to: Path) -> None:
+    write(path, "queue", SENT)
+    with Queue(path) as q:
+        tailer = q.tailer("slow", at=2000)
+        tailer.commit()
+    log = archive(spark, path, to, drop=True).logs[0]
+    assert 0 < log.dropped_below <= 2000 < log.droppable_below
+
+
+def test_an_archive_that_is_not_whole_drops_nothing(spark: SparkSession, path: Path, to: Path) -> None:
+    write(path, "queue", SENT)
+    archive(spark, path, to)
+    file = parquet(to)[0]
+    flip(file, 400)
+    with pytest.raises(DataLost, match="nothing was dropped"):
+        archive(spark, path, to, drop=True)
+    assert read(spark, path).count() == 6000
+    file.unlink()
+    with pytest.raises(DataLost, match="nothing was dropped"):
+        archive(spark, path, to, drop=True)
+    with pytest.raises(PySparkException, match="the archive's file cannot be read"):
+        read(spark, path, archive=to).collect()
+
+
+def test_a_hole_between_archive_and_log(spark: SparkSession, path: Path, to: Path) -> None:
+    write(path, "queue", SENT)
+    archive(spark, path, to, drop=True)
+    part = find(path)[0]
+    listed = listing.load(to, part)
+    last = listed.files[-1]
+    listing.store(to, listing.Listing(listed.path, listed.format, listed.topic, 0, listed.files[:-1]))
+    with pytest.raises(PySparkException, match=f"offsets {last.first} to {last.next - 1} were removed"):
+        read(spark, path, archive=to).collect()
+    found = values(read(spark, path, archive=to, failOnDataLoss=False))
+    assert found == SENT[: last.first] + SENT[last.next :]
+
+
+def test_ranges_times_filters_and_columns(spark: SparkSession, path: Path, to: Path) -> None:
+    write(path, "queue", SENT)
+    log = archive(spark, path, to, drop=True).logs[0]
+    lo, hi = log.dropped_below - 5, log.dropped_below + 5
+    offsets = {"startingOffsets": f'{{"log": {{"0": {lo}}}}}', "endingOffsets": f'{{"log": {{"0": {hi}}}}}'}
+    for parts in (1, 7):
+        assert values(read(spark, path, archive=to, minPartitions=parts, **offsets)) == SENT[lo:hi]
+    assert values(read(spark, path, archive=to).where("offset in (3, 5999)")) == [SENT[3], SENT[5999]]
+    times = [row.timestamp for row in read(spark, path, archive=to).orderBy("offset").collect()]
+    assert all(times)
+    since = times[lo].replace(tzinfo=UTC).isoformat()
+    found = values(read(spark, path, archive=to, startingTimestamp=since))
+    assert found == SENT[times.index(times[lo]) :]
+    frame = spark.read.format("penstock").schema("offset bigint").option("archive", str(to)).load(str(path))
+    assert sorted(row.offset for row in frame.collect()) == list(range(6000))
+    rows = read(spark, path, archive=to, includeMetadata=True).where("offset = 1").collect()
+    assert rows[0].segment.endswith(".parquet")
+    assert rows[0].position is None
+
+
+def test_a_stream_goes_from_the_archive_into_the_log(spark: SparkSession, path: Path, to: Path, tmp_path: Path) -> None:
+    write(path, "queue", SENT)
+    archive(spark, path, to, drop=True)
+    query = (
+        spark.readStream.format("penstock")
+        .option("startingOffsets", "earliest")
+        .option("archive", str(to))
+        .option("maxOffsetsPerTrigger", 2500)
+        .load(str(path))
+        .select("value")
+        .writeStream.format("penstock")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("path", str(tmp_path / "out"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = [json.loads(progress.json)["numInputRows"] for progress in query.recentProgress]
+    assert [n for n in rows if n] == [2500, 2500, 1000]
+    assert values(read(spark, tmp_path / "out")) == SENT
+
+
+def test_what_cannot_be(spark: SparkSession, path: Path, to: Path, tmp_path: Path) -> None:
+    write(path, "queue", SENT)
+    with pytest.raises(PySparkException, match="is no directory"):
+        read(spark, path, archive=to).collect()
+    archive(spark, path, to)
+    fd = files.create(to / "_lock", exclusive=False)
+    files.lock(fd, shared=False)
+    with pytest.raises(LogBusy):
+        archive(spark, path, to)
+    files.close(fd)
+    write(tmp_path / "other" / "log", "queue", SENT[:10])
+    with pytest.raises(InvalidOption, match="has the archive of"):
+        archive(spark, tmp_path / "other" / "log", to)
+    with pytest.raises(PySparkException, match="another log's archive"):
+        read(spark, tmp_path / "other" / "log", archive=to).collect()
+    write(tmp_path / "journal", "journal", SENT[:10])
+    with pytest.raises(InvalidOption, match="drop is for queues and topics"):
+        archive(spark, tmp_path / "journal", to, drop=True)
+
+
+def test_beside_publishers(spark: SparkSession, path: Path, to: Path) -> None:
+    with Topics(path, segment_bytes=20_000, linger_s=0) as logs:
+        t = logs.topic("orders", partitions=1)
+        t.publish_many(SENT).wait()
+        log = archive(spark, path, to, drop=True).logs[0]
+        assert log.dropped_below > 0
+        t.publish_many(SENT[:1000]).wait()
+        assert values(read(spark, path, archive=to)) == SENT + SENT[:1000]

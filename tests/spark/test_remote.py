@@ -1,0 +1,116 @@
+"""Logs on object storage: copied to a real S3 server on this machine, and read from there by ranges."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from moto.server import ThreadedMotoServer
+
+from penstock.inspect import FormatName
+from penstock.spark.options import read_options
+from penstock.spark.source import FilteringReader, PenstockSource
+from tests.spark.conftest import write
+
+SENT = [b"%05d" % i + bytes(40) for i in range(3000)]
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[dict[str, str]]:
+    """What the environment must say for fsspec to find the server."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield {
+        "FSSPEC_S3_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "none",
+        "AWS_SECRET_ACCESS_KEY": "none",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    server.stop()
+
+
+@pytest.fixture
+def bucket(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The file system, and a bucket of its own."""
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": settings["FSSPEC_S3_ENDPOINT_URL"]})
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    fs = fsspec.filesystem("s3")
+    name = f"bucket-{abs(hash(request.node.name))}"
+    fs.mkdir(name)
+    yield fs, name
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+def read(url: str, *filters: Any, **options: str) -> tuple[list[bytes], list[int]]:
+    """(values, offsets) of what a query would give, read here."""
+    given = {"path": url, **options}
+    reader = FilteringReader(read_options(given), PenstockSource(given).schema())
+    reader.pushFilters(list(filters))
+    batches = [batch for split in reader.partitions() for batch in reader.read(split)]
+    values = [value for batch in batches for value in batch.column("value").to_pylist()]
+    return values, [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize("format", ["queue", "channel", "topic"])
+def test_every_record(bucket: Any, tmp_path: Path, format: FormatName) -> None:
+    fs, name = bucket
+    write(tmp_path / "log", format, SENT)
+    fs.put(f"{tmp_path}/log", f"{name}/", recursive=True)
+    assert read(f"s3://{name}/log") == (SENT, list(range(3000)))
+
+
+def test_only_what_is_read_is_fetched(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
+
+    fs, name = bucket
+    write(tmp_path / "log", "queue", SENT)
+    fs.put(f"{tmp_path}/log", f"{name}/", recursive=True)
+    fetched: list[int] = []
+    real = type(fs).cat_file
+
+    def cat_file(self: Any, *args: Any, **options: Any) -> Any:
+        found = real(self, *args, **options)
+        fetched.append(len(found))
+        return found
+
+    monkeypatch.setattr(type(fs), "cat_file", cat_file)
+    read(f"s3://{name}/log")
+    whole = sum(fetched)
+    fetched.clear()
+    some = [GreaterThanOrEqual(("offset",), 500), LessThan(("offset",), 520)]
+    assert read(f"s3://{name}/log", *some) == (SENT[500:520], list(range(500, 520)))
+    planning = 3 * 65536  # the last file, which no manifest lists, is looked through
+    assert sum(fetched) < whole / 3 + planning
+
+
+def test_wrong_places(bucket: Any) -> None:
+    _, name = bucket
+    with pytest.raises(Exception, match="no log there; copy a log's whole directory"):
+        read(f"s3://{name}/nothing")
+    with pytest.raises(Exception, match="nosuchthing://"):
+        read("nosuchthing://x/y")
+
+
+def test_on_spark(bucket: Any, settings: dict[str, str], tmp_path: Path) -> None:
+    fs, name = bucket
+    write(tmp_path / "log", "queue", SENT)
+    fs.put(f"{tmp_path}/log", f"{name}/", recursive=True)
+    code = (
+        "from penstock.spark import session\n"
+        "spark = session(master='local[2]')\n"
+        f"rows = spark.read.format('penstock').load('s3://{name}/log')\n"
+        "print('read', rows.count(), rows.where('offset >= 2990').count())\n"
+    )
+    environment = {**os.environ, **settings}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert "read 3000 10" in ran.stdout

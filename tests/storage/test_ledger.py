@@ -1,0 +1,215 @@
+"""Batches of encoded frames, each in the log exactly once, whoever dies over it and however often it comes again."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import NotALog, Queue, kernel
+from penstock.formats import journal
+from penstock.inspect import FormatName, find, format_of
+from penstock.spark.options import WriteOptions
+from penstock.spark.target import Layout, Target, opened
+from penstock.storage import bulk, files
+from penstock.storage.log import Log
+from tests.queue.dying import Zygote, die, open_zygote
+
+FORMATS: tuple[FormatName, ...] = ("queue", "channel", "journal", "topic")
+CALLS = ("create", "write", "truncate", "allocate", "punch", "sync", "sync_directory", "rename", "remove")
+SETTINGS = {"fileSize": 16 << 10, "segmentBytes": 4096}
+FIRST = [b"before %d" % i for i in range(50)]
+SECOND = [b"then %d" % i + bytes(i) for i in range(200)]  # more than the first file has room for
+
+
+def part(format: FormatName, payloads: list[bytes], times: list[int] | None = None) -> bulk.Part:
+    frames = kernel.encode_many(format_of(format).SPEC, payloads)
+    return bulk.Part(frames, struct.pack(f"={len(times)}q", *times) if times is not None else None)
+
+
+def target(path: Path, format: FormatName) -> Target:
+    options = WriteOptions(path=str(path), format=format, topic=None, partitions=None, staging=None, settings=SETTINGS)
+    return Target(options, Layout(format, 2), "orders" if format == "topic" else "", 1 if format == "topic" else 0)
+
+
+def append(path: Path, format: FormatName, number: int, *payloads: list[bytes], times: Any = None) -> bool:
+    with opened(target(path, format)) as log:
+        parts = [part(format, some, given) for some, given in zip(payloads, times or [None] * 9, strict=False)]
+        return log.append("writer", number, parts)
+
+
+def there(path: Path, format: FormatName) -> list[tuple[bytes, int]]:
+    """(payload, time) of every record, but for a journal's own."""
+    (found,) = [p for p in find(path, format if format != "topic" else None) if p.partition == (format == "topic")]
+    out: list[tuple[bytes, int]] = []
+    with found.open() as view:
+        for segment in view.segments():
+            seg = segment.read()
+            points = [*seg.scan(seg.start, segment.end, verify=True, every=1).points, segment.end]
+            for i, (at, end) in enumerate(itertools.pairwise(points)):
+                if format != "journal" or journal.read_head(bytes(seg.data[at:end]))[0] != journal.CHECKPOINT:
+                    (payload,) = bulk._payloads(seg.spec, memoryview(seg.data)[at:end])
+                    out.append((bytes(payload), seg.times.us(i)))
+    return out
+
+
+def payloads(path: Path, format: FormatName) -> list[bytes]:
+    return [payload for payload, _ in there(path, format)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_batch_that_comes_again_is_left_out(tmp_path: Path, format: FormatName) -> None:
+    path = tmp_path / "log"
+    assert append(path, format, 0, FIRST[:20], FIRST[20:])
+    assert not append(path, format, 0, FIRST)
+    assert append(path, format, 1, SECOND)
+    assert not append(path, format, 1, SECOND)
+    assert not append(path, format, 0, FIRST)
+    assert payloads(path, format) == FIRST + SECOND
+    with opened(target(path, format)) as log:
+        assert log._ledger.highest("writer") == 1
+        assert log.append("another", 0, [part(format, [b"x"])])
+        log.forget("writer")
+        assert log._ledger.highest("writer") is None
+    assert payloads(path, format) == [*FIRST, *SECOND, b"x"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_empty_batch_counts(tmp_path: Path, format: FormatName) -> None:
+    path = tmp_path / "log"
+    assert append(path, format, 0, FIRST)
+    assert append(path, format, 1)
+    assert append(path, format, 2, [])
+    assert not append(path, format, 2, FIRST)
+    assert payloads(path, format) == FIRST
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_times_of_their_own(tmp_path: Path, format: FormatName) -> None:
+    """None runs backwards or ahead of the clock, whatever was given."""
+    path = tmp_path / "log"
+    before = files.now_us()
+    assert append(path, format, 0, [b"a", b"b", b"c"], [b"d", b"e"], times=[[1000, 3000, 2000], [4000, 1 << 62]])
+    assert append(path, format, 1, [b"f", b"g"], times=[[0, 5000]])
+    got = there(path, format)
+    assert [payload for payload, _ in got] == [b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
+    times = [us for _, us in got]
+    assert before <= times[4] <= files.now_us()
+    assert times[:4] == [1000, 3000, 3000, 4000]
+    if format == "journal":  # every open of it is a log of its own
+        assert times[5:] == [0, 5000]
+    else:
+        assert times[5:] == [times[4]] * 2
+
+
+def test_no_whole_frames(tmp_path: Path) -> None:
+    with opened(target(tmp_path / "log", "queue")) as log:
+        whole = bytes(part("queue", FIRST).frames)
+        with pytest.raises(ValueError, match="no whole frame"):
+            log.append("writer", 0, [bulk.Part(whole[:-1])])
+        assert log.append("writer", 0, [bulk.Part(whole)])
+
+
+def test_a_damaged_ledger_is_told(tmp_path: Path) -> None:
+    append(tmp_path, "queue", 0, FIRST)
+    raw = (tmp_path / "ledger").read_bytes()
+    (tmp_path / "ledger").write_bytes(raw.replace(b'"writer": 0', b'"writer": 7'))
+    with pytest.raises(NotALog, match="ledger: fails its checksum"):
+        append(tmp_path, "queue", 1, FIRST)
+
+
+def test_other_writers_may_append_meanwhile(tmp_path: Path) -> None:
+    with Queue(tmp_path) as q:
+        for i in range(20):
+            q.append(b"other %d" % i)
+            append_here(q, i)
+        assert [m.payload for m in q.tailer()] == [p for i in range(20) for p in (b"other %d" % i, b"one", b"two")]
+
+
+def append_here(q: Queue, number: int) -> None:
+    from penstock.storage.ledger import Ledger
+
+    assert Ledger(q._open_log()).append("writer", number, [part("queue", [b"one", b"two"])])
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_what_another_wrote_at_its_place_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    """The process died after the note of where the batch was to lie; then somebody else appended there, perhaps the same."""
+    path = tmp_path / "log"
+    append(path, "queue", 0, FIRST)
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk, "_append_mapped", _died_before(bulk._append_mapped))
+        with pytest.raises(RuntimeError, match="died"):
+            append(path, "queue", 1, SECOND)
+    with Queue(path) as q:
+        q.append_batch(SECOND if same else [b"other"] * 300)
+    expected = FIRST + (SECOND if same else [b"other"] * 300)
+    assert append(path, "queue", 1, SECOND), "it is not there yet"
+    assert payloads(path, "queue") == expected + SECOND
+
+
+def _died_before(real: Callable[..., Any]) -> Callable[..., Any]:
+    def append_mapped(log: Log, control: Any, frames: Any, on_place: bulk.OnPlace) -> bulk.Batch:
+        def noted(batch: bulk.Batch) -> None:
+            on_place(batch)
+            raise RuntimeError("died")
+
+        return real(log, control, frames, noted)  # type: ignore[no-any-return]
+
+    return append_mapped
+
+
+# ---- death at any call ----
+
+
+def die_at(path: str, format: FormatName, at: int) -> None:
+    """Append a batch, and die at the so-many-th call that changes a file; say so if it got through."""
+    calls = 0
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                die()
+            return real(*args, **options)
+
+        return call
+
+    for name in CALLS:
+        setattr(files, name, counted(getattr(files, name)))
+    append(Path(path), format, 1, SECOND[:100], SECOND[100:])
+    (Path(path).parent / "through").write_text(str(calls))
+    die()
+
+
+@pytest.fixture(scope="module")
+def dies() -> Iterator[Zygote]:
+    with open_zygote(die_at) as made:
+        yield made
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_death_at_any_call_leaves_the_batch_there_once_or_not_at_all(
+    tmp_path: Path, dies: Zygote, format: FormatName
+) -> None:
+    came_again = {True: 0, False: 0}
+    for at in itertools.count(1, 3 if format in ("queue", "channel") else 5):
+        path = tmp_path / str(at) / "log"
+        assert append(path, format, 0, FIRST)
+        assert dies(path, format, at) == -signal.SIGKILL
+        assert payloads(path, format) in (FIRST, FIRST + SECOND), "whole, or not there"
+        came_again[append(path, format, 1, SECOND)] += 1
+        assert payloads(path, format) == FIRST + SECOND
+        assert append(path, format, 2, [b"on"])
+        assert payloads(path, format) == [*FIRST, *SECOND, b"on"]
+        if (path.parent / "through").exists():
+            break
+    assert all(came_again.values()), "some died before it was there, some after"
