@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Queue, Topics
 from penstock.spark.progress import Listener, Progress
-from tests.spark.conftest import read, values
+from tests.spark.conftest import read, remove, values
 from tests.support import until
 
 SENT = [b"%05d" % i for i in range(2000)]
@@ -171,3 +171,21 @@ def test_lag_is_told(spark: SparkSession, tmp_path: Path) -> None:
     assert [p.behind for p in told if p.rows] == [700, 400, 100, 0]
     assert told[0].lag == {"in": {0: 700}}
     assert listener.last[str(query.id)].behind == 0
+
+
+def test_a_batch_cut_short_between_partitions_is_completed_however_it_is_cut_into_tasks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Rows without a key: none may move to a partition that has the batch, or away from one that has not."""
+    source, target, checkpoint = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoint"
+    with Queue(source) as q:
+        q.append_batch(SENT)
+    to_topic = {"topic": "t", "partitions": 2}
+    run(to_log(stream(spark, source, minPartitions=1), target, checkpoint, **to_topic))
+    for path in (target / "t").iterdir():  # as if the driver had died before it came to the second partition
+        if path.name.lstrip(".").startswith("partition_1"):
+            remove(path) if path.is_dir() else path.unlink()
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    run(to_log(stream(spark, source, minPartitions=3), target, checkpoint, **to_topic))
+    assert sorted(values(read(spark, target))) == SENT

@@ -69,13 +69,16 @@ class _Writer:
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId") or self._job
-        batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        turn = context.partitionId()
+        epoch = context.getLocalProperty("streaming.sql.batchId")
+        batch = int(epoch or 0)
+        # Of rows that do not say where they go, a whole micro-batch goes to one partition: run again after a crash it may be cut into
+        # tasks in another way, and a row would change from a partition that has the batch already to one that has not, or back.
+        turn, step = (context.partitionId(), 1) if epoch is None else (batch, 0)
         with staging.Attempt(self._place(query, batch)) as attempt:
             for rows in iterator:
-                for key, some in self._shared_out(rows, turn):
+                for key, some in self._shared_out(rows, turn, step):
                     attempt.add(key, *self._encoded(some))
-                turn += rows.num_rows
+                turn += step * rows.num_rows
         return Staged(query, attempt.files)
 
     def _encoded(self, rows: pa.RecordBatch) -> tuple[bytes, bytes | None]:
@@ -88,7 +91,7 @@ class _Writer:
         frames = kernel.encode_arrow(format_of(self._layout.format).SPEC, *buffers)
         return frames, _times(rows.column("timestamp")) if "timestamp" in self._columns else None
 
-    def _shared_out(self, rows: pa.RecordBatch, turn: int) -> Iterator[tuple[staging.Key, pa.RecordBatch]]:
+    def _shared_out(self, rows: pa.RecordBatch, turn: int, step: int) -> Iterator[tuple[staging.Key, pa.RecordBatch]]:
         """By topic and partition; in their order within each."""
         import pyarrow as pa
 
@@ -105,7 +108,7 @@ class _Writer:
             count = self._layout.count(topic)
             if partition is None:
                 raw = key.encode() if isinstance(key, str) else key
-                partition = partition_of(raw, count) if raw is not None else (turn + i) % count
+                partition = partition_of(raw, count) if raw is not None else (turn + step * i) % count
             elif not 0 <= partition < count:
                 raise InvalidOption(f"partition {partition} of topic {topic}, which has {count}: 0 to {count - 1}")
             where.setdefault((topic, partition), []).append(i)
