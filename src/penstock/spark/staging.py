@@ -72,7 +72,8 @@ def _age_s(path: Path) -> float:
 
 @dataclass(slots=True)
 class Attempt:
-    """What one attempt of a task stages. `with attempt: attempt.add(…)`; durable when that ends."""
+    """What one attempt of a task stages. `with attempt: attempt.add(…)`. After a power cut it is staged again, so nothing of it is
+    synced."""
 
     place: Place
     files: dict[Key, str] = field(default_factory=dict)  # without the suffix
@@ -83,11 +84,8 @@ class Attempt:
         self.place.path.mkdir(parents=True, exist_ok=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with self._stack:
-            for file in self._out.values() if kind is None else ():
-                file.flush()
-                os.fsync(file.fileno())
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def add(self, key: Key, frames: bytes, times: bytes | None) -> None:
         """Frames for a target, behind those it has already; all of them with times, or none."""

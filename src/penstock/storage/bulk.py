@@ -197,14 +197,14 @@ def _append_mapped(log: Log, control: Control, frames: _Frames, on_place: OnPlac
     assert seg is not None
     have = control.allocated
     if now.end + need > have[0] or now.next + count > have[1]:
-        control.set_allocated(*seg.grow(now.end, now.next, have, need, count))
+        control.set_allocated(*seg.reserve(now.end, now.next, have, need, count))
     batch = frames.at(now.next, _time(control))
     on_place(batch)
     control.announce(now.end + need, now.next + count)
     at = now.end
     for i, view in enumerate(views):
         skip = 0 if i else 4  # the first head comes last: until then nothing is there
-        seg.data[at + skip : at + len(view)] = view[skip:]
+        files.write(seg.fd, view[skip:], at + skip)
         at += len(view)
     sequence = now.next
     for entries in frames.entries(batch.us, control.last_us):

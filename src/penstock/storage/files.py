@@ -157,6 +157,12 @@ def allocate(fd: int, offset: int, length: int) -> None:
         length -= part
 
 
+def reserve(fd: int, offset: int, length: int) -> None:
+    """Put blocks under a range without writing them. Raises ENOSPC having changed no content."""
+    if length > 0:
+        os.posix_fallocate(fd, offset, length)
+
+
 def punch(fd: int, offset: int, length: int) -> None:
     """Give the blocks of a range back: it reads as zeros. Where that cannot be done the blocks stay, zeroed."""
     if length <= 0:

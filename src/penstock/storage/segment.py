@@ -277,6 +277,20 @@ class WriteSegment:
                 return max(upto, have[0]), max(self.base + place, have[1])
         raise AssertionError("unreachable")
 
+    def reserve(self, end: int, next_: int, have: tuple[int, int], need_bytes: int, records: int) -> tuple[int, int]:
+        """The same for bytes that are all written at once, through the file and not the map: they need no zeros before."""
+        if files.PORTABLE:
+            return self.grow(end, next_, have, need_bytes, records)
+        upto, place = max(have[0], end + need_bytes), max(have[1], next_ + records)
+        try:
+            files.reserve(self.fd, have[0], upto - have[0])
+            self._allocate(upto, upto, have[1] - self.base, place - self.base)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(self.paths.data, need_bytes) from error
+            raise
+        return upto, place
+
     def _allocate(self, start: int, end: int, first: int, last: int) -> None:
         times_at = companion.HEADER_BYTES + companion.ENTRY_BYTES * first
         times_end = min(len(self.times), companion.HEADER_BYTES + companion.ENTRY_BYTES * last)
