@@ -156,7 +156,9 @@ class View:
         finished = sorted((s for s in log.finished().values() if s.id < now.segment), key=lambda s: s.id)
         for info in finished:
             yield self._segment(log, info, active=False)
-        yield self._segment(log, SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0), active=True)
+        active = self._segment(log, SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0), active=True)
+        if active.next > active.base or active.paths().data.exists():  # a topic's partition may have no file yet
+            yield active
 
     def _segment(self, log: Log, info: SegmentInfo, *, active: bool) -> Segment:
         place = (info.id, info.base, info.next, info.end, info.first_us, info.last_us)

@@ -160,7 +160,7 @@ def durable_mark(page: bytes) -> control.Mark:
 
 def never_seal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished segments stay unsealed, and so unsynced: as they are when the background has not come round to them."""
-    monkeypatch.setattr(Log, "seal_finished", lambda self: 0)
+    monkeypatch.setattr(Log, "seal_finished", lambda self, least=1: 0)
     monkeypatch.setattr(Log, "prepare_next", lambda self: None)
 
 

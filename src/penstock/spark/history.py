@@ -32,9 +32,9 @@ class History:
         found = listing.load(Path(archive), part) if archive is not None else None
         self.files: tuple[ArchivedFile, ...] = found.files if found else ()
         self.archived: list[Range] = found.covered() if found else []
-        self._live = min(segment.base for segment in self.segments)
+        self._live = min((segment.base for segment in self.segments), default=self.end)
         self.first = min([self._live, *(first for first, _ in self.archived[:1])])
-        if self.archived and self.archived[-1][1] > max(segment.next for segment in self.segments):
+        if self.archived and self.archived[-1][1] > max((segment.next for segment in self.segments), default=0):
             raise InvalidOption(
                 f"{archive} has offsets of {part.topic} up to {self.archived[-1][1] - 1}, but {part.path} ends at "
                 f"{self.end}: it is another log's archive; give the one that belongs to this log"

@@ -199,7 +199,7 @@ class RemoteView(View):
         return self.end
 
     def segments(self) -> list[Segment]:
-        return list(self._segments) or [RemoteSegment(self.part, self.part.path, 0, 0, 0, 0, 0, 0, True)]
+        return list(self._segments)
 
     def cursors(self) -> dict[str, int]:
         return {}

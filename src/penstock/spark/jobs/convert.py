@@ -5,11 +5,12 @@ A stream that ends where the log does now, a step at a time, exactly once: if it
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, find
 from penstock.spark.jobs.targets import columns_for, make_topics
 from penstock.storage import files
@@ -116,9 +117,10 @@ def _run(spark: SparkSession, part: Part, place: Path, to: FormatName) -> None:
 
 
 def _records(place: Path, part: Part, to: FormatName) -> int:
-    """How many the target has."""
-    for made in find(place):
-        if to != "topic" or (made.topic, made.partition) == (part.topic, part.partition):
-            with made.open() as view:
-                return view.end - view.first
+    """How many the target has; none, and no log, if there was nothing to convert."""
+    with suppress(LogNotFound):
+        for made in find(place):
+            if to != "topic" or (made.topic, made.partition) == (part.topic, part.partition):
+                with made.open() as view:
+                    return view.end - view.first
     return 0
