@@ -39,13 +39,13 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
 # Three runs: the native kernel, the reference kernel, and the native one without futex, robust mutex and fallocate. Of what a crash
-# leaves in files the last one would see the same as the first; of kills it does not, since locks are let go in another way. A death at
-# any call is the storage layer's affair, whatever the kernel.
+# leaves in files the last one would see the same as the first; of kills it does not, since locks are let go in another way. A queue is
+# its mapped write path, and a topic the buffered one. A death at any call is the storage layer's affair, whatever the kernel.
 test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
 	  PENSTOCK_KERNEL=native $(PYTEST) --ignore=tests/spark_long; \
-	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) $(USES) $(CRASHES:%=%/test_kill.py); \
+	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) tests/queue tests/topic $(CRASHES:%=%/test_kill.py); \
 	  PENSTOCK_KERNEL=reference $(PYTEST) $(USES) $(CRASHES) tests/storage/test_ledger.py --ignore-glob='*_crash/test_cut.py'; \
 	else \
 	  echo "no native kernel here (no C compiler?): testing the reference kernel alone"; \

@@ -136,6 +136,7 @@ def test_threads_that_share_a_receiver_in_all_ways_get_each_message_once(path: P
     count = 800 if SLOW else 6000
     with Channel(path, codec, segment_bytes=4000) as ch:
         rx = ch.rx("worker")
+        ch.rx("holds-all")  # what is given back must not be gone with its segment by then
 
         def receive(kind: int) -> list[bytes]:
             out: list[bytes] = []
