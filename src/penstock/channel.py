@@ -16,8 +16,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Generic, Literal, Self, TypeVar, cast
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 from penstock import codecs
 from penstock.codecs import Codec
@@ -34,6 +33,7 @@ from penstock.options import (
     Roll,
 )
 from penstock.storage import files
+from penstock.storage.closable import AsyncClosable, Closable
 from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothing
 from penstock.storage.holder import Holder
 from penstock.storage.janitor import Janitor
@@ -108,7 +108,7 @@ class Sender(Generic[T]):
             self._channel._make_durable(first + len(objects), timeout_s)
 
 
-class Receiver(Generic[T]):
+class Receiver(Closable, Generic[T]):
     """Receives from a channel, in order. Threads may share it.
 
     With `ack=True` what was received is done when `ack` says so, and comes again after a restart until then.
@@ -266,16 +266,8 @@ class Receiver(Generic[T]):
         if self._closed:
             raise LogClosed(f"{self._channel.path}: this receiver was closed; make a new one with rx()")
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Channel(Generic[T]):
+class Channel(AsyncClosable, Generic[T]):
     """A durable channel in a directory: one process, any number of senders and receivers in it.
 
     >>> import tempfile
@@ -612,10 +604,6 @@ class Channel(Generic[T]):
             finally:
                 self._let_go()
 
-    async def aclose(self) -> None:
-        """`close()` without blocking the event loop."""
-        await asyncio.to_thread(self.close)
-
     def _let_go(self) -> None:
         try:
             if self._log is not None:
@@ -624,22 +612,6 @@ class Channel(Generic[T]):
             for held in (self._offsets, self._holder):
                 if held is not None:
                     held.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:

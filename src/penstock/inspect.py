@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, Self, cast
+from typing import Final, Literal, cast
 
 from penstock.errors import LogNotFound, NotALog
 from penstock.formats import channel, journal, queue, topic
 from penstock.options import INDEX_INTERVAL, MAX_FILE_SIZE_BYTES, Roll
 from penstock.storage import files, metadata, sessions
+from penstock.storage.closable import Closable
 from penstock.storage.cursor import Cursors
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
@@ -94,7 +94,7 @@ class Segment:
         return SegmentPaths(Path(self.directory), format_of(self.part.format, self.part.partition), self.id)
 
 
-class View:
+class View(Closable):
     """What a log holds at this moment. A journal's earlier sessions that were not walked to their end belong to it."""
 
     def __init__(self, part: Part) -> None:
@@ -170,14 +170,6 @@ class View:
 
     def close(self) -> None:
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def find(path: str | Path, format: FormatName | None = None) -> list[Part]:

@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from penstock import kernel
 from penstock.errors import DiskFull, InvalidCheck, InvalidPayload, PenstockError, RecordsLost, RecoveryUnfinished
@@ -27,6 +26,7 @@ from penstock.kernel import Buffer, Record
 from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
 from penstock.storage import sessions
 from penstock.storage.buffered import Buffered, Buffering
+from penstock.storage.closable import AsyncClosable
 from penstock.storage.damage import Loss
 from penstock.storage.directory import First, is_full
 from penstock.storage.holder import Holder
@@ -87,7 +87,7 @@ class _Change(NamedTuple):
     registers: int
 
 
-class Journal:
+class Journal(AsyncClosable):
     """A journal in a directory. Threads may share it; one process at a time may open it.
 
     >>> import tempfile
@@ -500,30 +500,10 @@ class Journal:
         if self._holder is not None:
             self._holder.close()
 
-    async def aclose(self) -> None:
-        """`close()` without blocking the event loop."""
-        await asyncio.to_thread(self.close)
-
     def _open_log(self) -> Log:
         assert self._log is not None
         self._log.check_open()
         return self._log
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         if self._log is not None and not self._log.closed and not self._log.inherited:

@@ -5,7 +5,6 @@ Policy over `storage.log`: which format, which options, how a tailer is used. Ev
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
@@ -13,8 +12,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.errors import PayloadTypeError, ReadOnly
 from penstock.formats import queue as fmt
@@ -30,6 +28,7 @@ from penstock.options import (
 )
 from penstock.storage import retention as retire
 from penstock.storage.arrow import arrow_buffers
+from penstock.storage.closable import AsyncClosable
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
 from penstock.storage.reader import OnCorrupt
@@ -56,7 +55,7 @@ class Appender:
         return self._queue.append_batch(payloads)
 
 
-class Queue:
+class Queue(AsyncClosable):
     """A durable queue in a directory. Any number of processes and threads may append to it and read it.
 
     >>> import tempfile
@@ -240,30 +239,10 @@ class Queue:
         if self._log is not None and not self._log.closed:
             self._log.close()
 
-    async def aclose(self) -> None:
-        """`close()` without blocking the event loop."""
-        await asyncio.to_thread(self.close)
-
     def _open_log(self) -> Log:
         assert self._log is not None
         self._log.check_open()
         return self._log
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:

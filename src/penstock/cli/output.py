@@ -39,6 +39,14 @@ def errors_told() -> Iterator[None]:
         fail(str(error))
 
 
+def tell_failed(reasons: Sequence[str], *, quiet: bool) -> None:
+    """Say what failed, unless the report was printed whole, and end if anything did."""
+    for reason in () if quiet else reasons:
+        sys.stderr.write(f"penstock: {reason}\n")
+    if reasons:
+        raise typer.Exit(FAILED)
+
+
 def as_json(report: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(report, indent=2, default=str) + "\n")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.errors import LogBusy
 from penstock.spark import staging
 from penstock.spark.options import WriteOptions
-from penstock.spark.target import Layout, Target, opened
+from penstock.spark.target import Layout, Target, publish
 from penstock.storage import files, metadata
 from penstock.topic.topics import Topics
 
@@ -30,12 +30,9 @@ def replace(options: WriteOptions, layout: Layout, job: str, staged: Mapping[sta
         else:
             _same_settings(top, fresh)
             places = {"": (top, fresh)}
-        for key, paths in staged.items() or [(("", 0), [])] if layout.format != "topic" else staged.items():
-            with ExitStack() as stack:
-                parts = [staging.mapped(stack, path) for path in paths]
-                log = stack.enter_context(opened(Target(changed(options, path=str(fresh)), layout, *key)))
-                log.append(job, 0, parts)
-                log.forget(job)
+            staged = staged or {("", 0): []}  # an empty log is a log
+        for key, paths in staged.items():
+            publish(Target(changed(options, path=str(fresh)), layout, *key), job, 0, paths, comes_again=False)
         files.make_directories(top.parent if layout.format != "topic" else top, top.parent)
         for old, new in places.values():
             _change_places(old, new)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,7 @@ from penstock.formats.topic import partition_of
 from penstock.inspect import format_of
 from penstock.spark import overwrite, staging
 from penstock.spark.options import write_options
-from penstock.spark.target import Target, layout, opened
+from penstock.spark.target import Target, layout, publish
 from penstock.storage.arrow import arrow_buffers
 
 if TYPE_CHECKING:
@@ -122,12 +121,7 @@ class _Writer:
     def _publish(self, query: str, batch: int, messages: Sequence[Any], *, comes_again: bool) -> None:
         """On the driver: append what was staged, each target's as one batch."""
         for key, paths in _by_target(messages).items():
-            with ExitStack() as stack:
-                parts = [staging.mapped(stack, path) for path in paths]
-                log = stack.enter_context(opened(Target(self._options, self._layout, *key)))
-                log.append(query, batch, parts)
-                if not comes_again:
-                    log.forget(query)
+            publish(Target(self._options, self._layout, *key), query, batch, paths, comes_again=comes_again)
 
 
 def _by_target(messages: Sequence[Any]) -> dict[staging.Key, list[str]]:

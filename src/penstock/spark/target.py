@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from penstock.inspect import FormatName, Part, detect, find
 from penstock.journal import Journal
 from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
+from penstock.spark import staging
 from penstock.spark.options import WriteOptions
 from penstock.storage import bulk
 from penstock.storage.ledger import Ledger
@@ -108,6 +109,16 @@ def opened(target: Target) -> Iterator[OpenTarget]:
         with Topics(options.path, segment_bytes=_segment_bytes(options, TOPIC_SEGMENT_BYTES)) as topics:
             topic = topics.topic(target.topic, target.layout.count(target.topic))
             yield OpenTarget(Ledger(topic._part(target.partition).log))
+
+
+def publish(target: Target, query: str, batch: int, paths: Sequence[str], *, comes_again: bool) -> None:
+    """Append what was staged at these paths as one batch, unless it is there already."""
+    with ExitStack() as stack:
+        parts = [staging.mapped(stack, path) for path in paths]
+        log = stack.enter_context(opened(target))
+        log.append(query, batch, parts)
+        if not comes_again:
+            log.forget(query)
 
 
 def _segment_bytes(options: WriteOptions, default: int) -> int:

@@ -68,7 +68,7 @@ class Buffered:
         self.segment: GrowingSegment | None = None
         self._turn = -1
         self.has_rolled = False
-        self.synced: set[int] = set()  # segments left behind whose records are on the disk: sealing need not sync them
+        self._synced: set[int] = set()  # segments left behind whose records are on the disk
         self.appends = kernel.Buffered(
             control.page,
             log.fmt.SPEC,
@@ -123,7 +123,7 @@ class Buffered:
         at = self._log.directory.make(new, now.next, 0)
         list_rolled(self._log.directory, control, self._log.manifest, self._info(control, now))
         if control.durable == Mark(now.segment, now.end, now.next):
-            self.synced.add(now.segment)
+            self._synced.add(now.segment)
         control.roll(new, now.next, at.position, at.sequence, at)
         self._attach(control.active())
         self.has_rolled = True
@@ -137,6 +137,13 @@ class Buffered:
             head = files.read(fd, 0, companion.length(fmt.SPEC, 1))
         first_us = companion.Times(head, companion.entry_bytes(fmt.SPEC)).us(0)
         return SegmentInfo(now.segment, now.base, now.next - now.base, now.end, first_us, control.last_us)
+
+    def take_synced(self, segment_id: int) -> bool:
+        """Whether all records of a segment that was left are known to be on the disk, so that sealing need not sync them. Told
+        once: whoever asks seals it."""
+        known = segment_id in self._synced
+        self._synced.discard(segment_id)
+        return known
 
     # ---- waiting ----
 

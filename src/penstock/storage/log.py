@@ -477,10 +477,8 @@ class Log:
 
         def seal() -> None:
             with self._unless_retired(control, done.segment):
-                synced = isinstance(self.writing, Buffered) and done.segment in self.writing.synced
-                self.directory.seal(done.segment, done.next, done.end, synced=synced)
-                if isinstance(self.writing, Buffered):
-                    self.writing.synced.discard(done.segment)
+                assert self.writing is not None
+                self.directory.seal(done.segment, done.next, done.end, synced=self.writing.take_synced(done.segment))
 
         guard_sync(self.directory, control, seal)
 

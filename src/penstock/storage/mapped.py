@@ -201,6 +201,10 @@ class Mapped:
         self._log.on_work()
         return now.next
 
+    def take_synced(self, segment_id: int) -> bool:
+        """Syncs are the log's, and not counted by segment."""
+        return False
+
     # ---- letting go ----
 
     def close_segment(self) -> None:

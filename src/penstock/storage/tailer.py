@@ -10,12 +10,12 @@ import operator
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import PenstockError, RecordGone
 from penstock.kernel import Message
 from penstock.storage.arrow import read_arrow
+from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.log import Log
 from penstock.storage.reader import BackwardReader, LogReader, OnCorrupt
@@ -27,7 +27,7 @@ At = Literal["start", "end"] | int | datetime
 _ASYNC_NAP_S = 0.5
 
 
-class Tailer:
+class Tailer(Closable):
     """Reads a log in order. One per thread."""
 
     def __init__(
@@ -192,14 +192,6 @@ class Tailer:
     def close(self) -> None:
         """Let go of the file. Reading again needs a seek."""
         self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Tailer({str(self._log.path)!r}, name={self.name!r}, position={self.position})"

@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple
 
 from penstock.errors import LogClosed, PenstockError
 from penstock.storage.claims import Claims
+from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.group import NOTHING, CountedGroup, Member
 from penstock.storage.log import Log
@@ -37,7 +37,7 @@ class _Held(NamedTuple):
     member: Member
 
 
-class GroupMember:
+class GroupMember(Closable):
     """A member of a consumer group, from `Topic.group`. One per thread; another one may close it."""
 
     def __init__(
@@ -244,14 +244,6 @@ class GroupMember:
                 for partition in self.partitions:
                     self._leave(partition)
                 self._claims.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"GroupMember({str(self._path)!r}, name={self.name!r}, partitions={self.partitions})"

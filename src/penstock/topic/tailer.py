@@ -7,9 +7,9 @@ import operator
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.merged import Merged
 from penstock.storage.reader import LogReader, OnCorrupt
@@ -19,7 +19,7 @@ from penstock.topic.partition import OpenPartition
 _ASYNC_NAP_S: Final = 0.5
 
 
-class TopicTailer:
+class TopicTailer(Closable):
     """Reads partitions of a topic, each in its order. One per thread."""
 
     def __init__(
@@ -108,14 +108,6 @@ class TopicTailer:
     def close(self) -> None:
         """Let go of the files."""
         self._merged.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"TopicTailer({str(self._path)!r}, name={self.name!r}, positions={self.positions})"

@@ -7,7 +7,6 @@ the control page's, across the write and the sync, which no reader ever takes. N
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import operator
 import os
@@ -19,8 +18,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.errors import (
     BufferFull,
@@ -50,6 +48,7 @@ from penstock.options import (
 from penstock.storage import files, metadata
 from penstock.storage.arrow import arrow_buffers
 from penstock.storage.buffered import Buffering
+from penstock.storage.closable import AsyncClosable
 from penstock.storage.directory import is_full
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.recovery import Recovery
@@ -337,7 +336,7 @@ class Topic:
         return f"Topic({str(self.path)!r}, partitions={self.partitions})"
 
 
-class Topics:
+class Topics(AsyncClosable):
     """A directory of topics. Any number of processes may have it open.
 
     >>> import tempfile
@@ -462,26 +461,6 @@ class Topics:
                 failed = failed or error
         if failed is not None:
             raise failed
-
-    async def aclose(self) -> None:
-        """`close()` without blocking the event loop."""
-        await asyncio.to_thread(self.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def __del__(self) -> None:
         if self._open and not self._closed and self._pid == os.getpid() and not self.read_only:

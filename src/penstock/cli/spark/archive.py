@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.cli.output import FAILED, as_json, line, size, table
+from penstock.cli.output import as_json, line, size, table, tell_failed
 from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
 
 
@@ -47,10 +46,7 @@ def archive(
         columns = ("log", "partition", "offsets archived", "records", "size", "may drop below", "log begins at")
         table(columns, rows)
         line(f"now: {report.segments} segments, {report.rows} records, {size(report.bytes)}")
-        for reason in report.failed:
-            sys.stderr.write(f"penstock: {reason}\n")
-    if report.failed:
-        raise typer.Exit(FAILED)
+    tell_failed(report.failed, quiet=json)
 
 
 def _ranges(ranges: tuple[tuple[int, int], ...]) -> str:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-import typer
-
-from penstock.cli.output import FAILED, as_json, line
+from penstock.cli.output import as_json, line, tell_failed
 from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
 
 
@@ -27,7 +23,4 @@ def reindex(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:
         for file in (*report.indexes, *report.companions):
             line(f"made anew: {file}")
         line(f"{report.segments} segments, {len(report.indexes) + len(report.companions)} files made anew")
-        for reason in report.failed:
-            sys.stderr.write(f"penstock: {reason}\n")
-    if report.failed:
-        raise typer.Exit(FAILED)
+    tell_failed(report.failed, quiet=json)

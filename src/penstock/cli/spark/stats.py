@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.cli.output import FAILED, as_json, errors_told, line, size, table
+from penstock.cli.output import as_json, errors_told, line, size, table, tell_failed
 from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
 
 
@@ -49,7 +48,4 @@ def stats(
         columns = ("log", "partition", "records", "payload", "per minute", "peak", "longest gap", "size p50 / p99")
         table(columns, rows)
         line(f"{report.records} records, {size(report.bytes)}")
-        for reason in report.failed:
-            sys.stderr.write(f"penstock: {reason}\n")
-    if report.failed:
-        raise typer.Exit(FAILED)
+    tell_failed(report.failed, quiet=json)
