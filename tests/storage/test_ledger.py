@@ -107,6 +107,22 @@ def test_times_of_their_own(tmp_path: Path, format: FormatName) -> None:
         assert times[5:] == [times[4]] * 2
 
 
+def test_the_index_leads_to_every_part_of_a_batch(tmp_path: Path) -> None:
+    """Wherever parts begin between two of its entries, and also those that have none."""
+    path = tmp_path / "log"
+    with Queue(path, index_interval=16, file_size=SETTINGS["fileSize"]) as queue:
+        queue.append_batch([b"x"] * 7)
+    sizes = [5, 40, 1, 33, 3, 16], [16, 1], [48]
+    for number, some in enumerate(sizes):
+        assert append(path, "queue", number, *([b"r" * (1 + i)] * n for i, n in enumerate(some)))
+    (found,) = find(path)
+    with found.open() as view:
+        (segment,) = view.segments()
+        seg = segment.read()
+        points = seg.scan(seg.start, segment.end, verify=True, every=16).points
+        assert [seg.index.entry(i) for i in range(seg.index.count)] == [(16 * i, at) for i, at in enumerate(points)]
+
+
 def test_no_whole_frames(tmp_path: Path) -> None:
     with opened(target(tmp_path / "log", "queue")) as log:
         whole = bytes(part("queue", FIRST).frames)

@@ -19,10 +19,13 @@ def test_what_was_acknowledged_or_committed_holds_whoever_is_killed(yard: Yard, 
     one = Round(yard.keep(), SEED, partitions, retain=retain)
     again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}"
     try:
-        one.run(KILLS)
+        for times in range(1, 10):
+            one.run(times * KILLS)
+            if one.result.again and (one.result.retired or not retain):
+                break  # of few kills it may be that none left anything to be handed over, or to be retired
     except Exception as error:
         raise AssertionError(f"{error}\n{again}") from error
-    assert one.result.kills == KILLS
+    assert one.result.kills == times * KILLS
     assert one.result.stops
     assert one.result.acknowledged > 20 * KILLS, again
     assert one.result.delivered > 20 * KILLS, again

@@ -8,15 +8,17 @@ meanwhile, and what they append afterwards is later than that time. `holds` tell
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from penstock import kernel
 from penstock.errors import DiskFull, SyncFailed
-from penstock.kernel import Buffer, FrameSpec
+from penstock.kernel import Buffer, FrameSpec, Scan
 from penstock.storage import companion, files, growing, index, span
 from penstock.storage.buffered import Buffered
 from penstock.storage.control import Active, Control, Mark
@@ -59,28 +61,31 @@ class Span(Protocol):
 
 
 OnPlace = Callable[[Batch], None]
-_NEAR: Final = 4096  # so many records before the end a place is known, to find the last from
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
 
 
 class _Frames:
     """What is to be appended."""
 
-    def __init__(self, spec: FrameSpec, parts: Sequence[Part]) -> None:
+    def __init__(self, spec: FrameSpec, parts: Sequence[Part], interval: int) -> None:
         self.spec = spec
+        self._interval = interval
         some = [part for part in parts if memoryview(part.frames).nbytes]
         self.views = [memoryview(part.frames).cast("B") for part in some]
         self.times = [part.times for part in some]
-        found = [kernel.scan(spec, view, 0, len(view), verify=False, every=_NEAR) for view in self.views]
-        for view, scanned in zip(self.views, found, strict=True):
+        self._found = _all_cores(lambda view: self._scan(view, interval), self.views)
+        for view, scanned in zip(self.views, self._found, strict=True):
             if scanned.position != len(view):
                 raise ValueError(f"no whole frame begins at byte {scanned.position}")
-        self.count = sum(scanned.count for scanned in found)
+        self.count = sum(scanned.count for scanned in self._found)
         self.bytes = sum(map(len, self.views))
         first, last = self.views[0], self.views[-1]
         self.head = _digest(first[: kernel.scan(spec, first, 0, len(first), 1, False).position])
-        at = found[-1].points[-1]
-        rest = kernel.scan(spec, last, at, len(last), verify=False, every=1)
-        self.tail = _digest(last[rest.points[-1] :])
+        self.tail = _digest(last[self._scan(last, 1, self._found[-1].points[-1]).points[-1] :])
+
+    def _scan(self, view: memoryview, every: int, start: int = 0) -> Scan:
+        return kernel.scan(self.spec, view, start, len(view), verify=False, every=every)
 
     def at(self, sequence: int, us: int) -> Batch:
         return Batch(sequence, self.count, us, self.head, self.tail)
@@ -89,7 +94,10 @@ class _Frames:
         """The companion's entries for each view."""
         for i, (view, times) in enumerate(zip(self.views, self.times, strict=True)):
             goes_on = i + 1 < len(self.views)
-            raw = kernel.entries(self.spec, view, us, goes_on)
+            if self.spec.sum_bytes:
+                raw = companion.entries(self._found[i].count, us, goes_on)
+            else:
+                raw = kernel.entries(self.spec, view, us, goes_on)
             if times is not None:
                 raw, last_us = self._timed(raw, times, us, last_us, goes_on)
             yield raw
@@ -103,10 +111,35 @@ class _Frames:
         words[:: companion.entry_bytes(self.spec) // 8] = signs
         return words.tobytes(), own[-1]
 
+    def index(self, base: int, at: Place) -> Iterator[tuple[int, bytes]]:
+        """(number, bytes) of the index entries of these frames, if they lie from `at` on in the segment that begins with `base`."""
+        starts = [at]
+        for view, scanned in zip(self.views, self._found, strict=True):
+            starts.append(Place(starts[-1].position + len(view), starts[-1].sequence + scanned.count))
+
+        def points(i: int) -> Sequence[int]:
+            skip = (base - starts[i].sequence) % self._interval
+            if not skip:
+                return self._found[i].points
+            before = kernel.scan(self.spec, self.views[i], 0, len(self.views[i]), skip, False)
+            return self._scan(self.views[i], self._interval, before.position).points
+
+        for start, found in zip(starts, _all_cores(points, range(len(self.views))), strict=False):
+            first = -((base - start.sequence) // self._interval)
+            for number, point in enumerate(found, first):
+                sequence = base + number * self._interval
+                yield number, sequence.to_bytes(8, "little") + (start.position + point).to_bytes(8, "little")
+
+
+def _all_cores(work: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
+    """What the kernel finds in each of them, without the interpreter's lock."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, items))
+
 
 def append(log: Log, parts: Sequence[Part], on_place: OnPlace) -> Batch:
     """Append whole frames, those of all parts as one batch; where they are."""
-    frames = _Frames(log.fmt.SPEC, parts)
+    frames = _Frames(log.fmt.SPEC, parts, log.interval)
     log.writable()
     if isinstance(log.writing, Buffered):
         return _append_growing(log, frames, on_place)
@@ -211,7 +244,7 @@ def _append_mapped(log: Log, control: Control, frames: _Frames, on_place: OnPlac
         low = companion.length(log.fmt.SPEC, sequence - seg.base)
         seg.times[low : low + len(entries)] = entries
         sequence += len(entries) // companion.ENTRY_BYTES
-    for entry, raw in _index(log, views, seg.base, Place(now.end, now.next)):
+    for entry, raw in frames.index(seg.base, Place(now.end, now.next)):
         low = index.HEADER_BYTES + entry * index.ENTRY_BYTES
         seg.index[low : low + len(raw)] = raw
         seg.index[8:16] = (entry + 1).to_bytes(8, "little")
@@ -245,19 +278,6 @@ def _payloads(spec: FrameSpec, frames: memoryview) -> Iterator[memoryview]:
     behind = spec.overhead - before
     for at, end in zip(points, [*points[1:], len(frames)], strict=True):
         yield frames[at + before : end - behind]
-
-
-def _index(log: Log, views: list[memoryview], base: int, at: Place) -> Iterator[tuple[int, bytes]]:
-    """(number, bytes) of the index entries of frames that lie from `at` on."""
-    for view in views:
-        skip = -(at.sequence - base) % log.interval
-        before = kernel.scan(log.fmt.SPEC, view, 0, len(view), skip, False)
-        found = kernel.scan(log.fmt.SPEC, view, before.position, len(view), verify=False, every=log.interval)
-        for i, point in enumerate(found.points):
-            sequence = at.sequence + before.count + i * log.interval
-            raw = sequence.to_bytes(8, "little") + (at.position + point).to_bytes(8, "little")
-            yield (sequence - base) // log.interval, raw
-        at = Place(at.position + len(view), at.sequence + before.count + found.count)
 
 
 # ---- to a file that grows ----
@@ -302,13 +322,13 @@ def _write(log: Log, frames: _Frames, now: Active, batch: Batch, last_us: int) -
             at += len(view)
             sequence += len(entries) // companion.entry_bytes(log.fmt.SPEC)
     if log.fmt.INDEXED:
-        _write_index(log, frames.views, now)
+        _write_index(log, frames, now)
 
 
-def _write_index(log: Log, views: list[memoryview], now: Active) -> None:
+def _write_index(log: Log, frames: _Frames, now: Active) -> None:
     with files.opened(log.directory.paths(now.segment).index, write=True) as fd:
         last = -1
-        for last, raw in _index(log, views, now.base, Place(now.end, now.next)):
+        for last, raw in frames.index(now.base, Place(now.end, now.next)):
             files.write(fd, raw, index.HEADER_BYTES + last * index.ENTRY_BYTES)
         if last >= 0:
             files.write(fd, (last + 1).to_bytes(8, "little"), 8)

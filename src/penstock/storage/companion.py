@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from typing import Final
 
 from penstock.kernel import Buffer, FrameSpec
@@ -49,6 +50,14 @@ def base_of(data: Buffer) -> int | None:
         return None
     _, _, entry, base = _HEADER.unpack_from(view)
     return int(base) if is_valid(view, base, entry) else None
+
+
+def entries(count: int, us: int, goes_on: bool) -> bytes:
+    """Those of so many records of one time: a batch, or a part of one that `goes_on`. Without checksums."""
+    words = array("q", [-us]) * count
+    if count and not goes_on:
+        words[-1] = us
+    return words.tobytes()
 
 
 class Times:
