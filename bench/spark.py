@@ -139,7 +139,8 @@ class Bench:
     def copying(self) -> None:
         """Queue to queue, through Spark."""
         small, rows = self.top / "small", self.rows // 2
-        source = self.load(small).where(f"offset < {rows}").select("value")
+        ends = json.dumps({small.name: {"0": rows}})
+        source = self.spark.read.format("penstock").schema("value binary").option("endingOffsets", ends).load(str(small))
 
         def batch() -> None:
             shutil.rmtree(self.top / "copy", ignore_errors=True)
@@ -148,8 +149,9 @@ class Bench:
         def stream() -> None:
             for name in ("copied", "checkpoint"):
                 shutil.rmtree(self.top / name, ignore_errors=True)
-            reader = self.spark.readStream.format("penstock").option("startingOffsets", "earliest")
-            rows_of = reader.option("maxOffsetsPerTrigger", 2_000_000).load(str(small)).select("value")
+            reader = self.spark.readStream.format("penstock").schema("value binary")
+            reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 2_000_000)
+            rows_of = reader.load(str(small))
             writer = rows_of.writeStream.format("penstock").option("checkpointLocation", str(self.top / "checkpoint"))
             writer.option("path", str(self.top / "copied")).trigger(availableNow=True).start().awaitTermination()
 

@@ -212,15 +212,13 @@ def splits(found: Sequence[AnyPiece], least: int | None) -> list[Split]:
     out: list[list[AnyPiece]] = [[]]
     room = target
     for piece in found:
-        while piece.size_bytes > room and _cut(piece, room) is not None:
-            cut = _cut(piece, room)
-            assert cut is not None
+        while len(out) < tasks and piece.size_bytes > room and (cut := _cut(piece, room)) is not None:
             out[-1].append(replace(piece, hi=cut))
             out.append([])
             piece, room = replace(piece, lo=cut), target
         out[-1].append(piece)
         room -= piece.size_bytes
-        if room <= 0:
+        if room <= 0 and len(out) < tasks:
             out.append([])
             room = target
     return [Split(some) for some in out if some]
