@@ -6,6 +6,8 @@ KERNEL := $(wildcard src/penstock/kernel/*.pyx src/penstock/kernel/*.pxi src/pen
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 USES := tests/queue tests/channel tests/topic tests/journal
 CRASHES := tests/channel_crash tests/topic_crash tests/journal_crash
+# Java as short runs want it: no second compiler that pays off after minutes, and no threads to collect garbage with.
+JVM := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARGS ?=
 
 .PHONY: help demo test test-spark lint bench bench-spark torture clean
@@ -38,18 +40,19 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three runs: the native kernel, the reference kernel, and the native one without futex, robust mutex and fallocate. Of what a crash
+# Three runs: the native kernel, the reference kernel, and the native one without futex, robust mutex and fallocate; more processes than
+# cores where no Spark runs, since tests wait for the disk half of their time. Of what a crash
 # leaves in files the last one would see the same as the first; of kills it does not, since locks are let go in another way. A queue is
 # its mapped write path, and a topic the buffered one. A death at any call is the storage layer's affair, whatever the kernel.
 test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
-	  PENSTOCK_KERNEL=native $(PYTEST) --ignore=tests/spark_long; \
-	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) tests/queue tests/topic $(CRASHES:%=%/test_kill.py); \
-	  PENSTOCK_KERNEL=reference $(PYTEST) $(USES) $(CRASHES) tests/storage/test_ledger.py --ignore-glob='*_crash/test_cut.py'; \
+	  $(JVM) PENSTOCK_KERNEL=native $(PYTEST) --ignore=tests/spark_long; \
+	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) -n 3 tests/queue tests/topic $(CRASHES:%=%/test_kill.py); \
+	  PENSTOCK_KERNEL=reference $(PYTEST) -n 3 $(USES) $(CRASHES) tests/storage/test_ledger.py --ignore-glob='*_crash/test_cut.py'; \
 	else \
 	  echo "no native kernel here (no C compiler?): testing the reference kernel alone"; \
-	  PENSTOCK_KERNEL=reference $(PYTEST) --ignore=tests/spark_long; \
+	  $(JVM) PENSTOCK_KERNEL=reference $(PYTEST) --ignore=tests/spark_long; \
 	fi
 
 # Beside `make test`, which starts Spark once: from spark-submit, through Spark Connect, without a Java, a cluster that loses a worker, a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import mmap
 import struct
@@ -676,3 +677,18 @@ def test_numbers_are_stored_big_endian_in_each_place(kernel: ModuleType) -> None
             kernel.store_big(room, offset, stride, copies, 7)
     with pytest.raises((BufferError, TypeError, ValueError)):
         kernel.store_big(bytes(8), 0, 0, 1, 7)
+
+
+def test_as_garbage_with_its_views_it_goes_without_a_word(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of them the collector comes to first."""
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    rig = make()
+    data, times, index = memoryview(rig.data), memoryview(rig.times), memoryview(rig.index)  # the older go first
+    writer = rig.kernel.Writer(rig.page, rig.spec, rig._on_slow, rig._on_notify)
+    writer.attach(data, times, index, **rig.place)
+    held = [data, times, index, writer]
+    held.append(held)
+    del data, times, index, writer, held
+    gc.collect()
+    assert complaints == []

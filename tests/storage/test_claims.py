@@ -765,6 +765,7 @@ class Interrupted(BaseException):
     """What the signal's handler raises."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it comes in finalizers too
 def test_an_interrupt_at_any_moment(top: Path, join: Callable[[int], Claims]) -> None:
     """What it says it has it holds, what it does not it lets go, and of everything that changed the caller is told."""
     a = join(5)

@@ -499,6 +499,22 @@ cdef inline Message _message(uint64_t sequence, int64_t us, bytes payload):
     return m
 
 
+cdef int _keep(given, Py_buffer *kept, int flags) except -1:
+    """Take a buffer to keep: of a memoryview, that of what it looks into. The collector of garbage would let go of the view
+    before its keeper, and complain."""
+    cdef Py_buffer seen
+    if not isinstance(given, memoryview):
+        return PyObject_GetBuffer(given, kept, flags)
+    PyObject_GetBuffer(given, &seen, flags)
+    try:
+        PyObject_GetBuffer(given.obj, kept, flags)
+        kept.buf = seen.buf
+        kept.len = seen.len
+    finally:
+        PyBuffer_Release(&seen)
+    return 0
+
+
 cdef class ControlPage:
     """The words every process shares. `file_lock` (acquire, release) stands in where there is no robust mutex.
 
@@ -513,7 +529,7 @@ cdef class ControlPage:
     cdef public object on_locked
 
     def __init__(self, page, file_lock=None, bint writable=True):
-        PyObject_GetBuffer(page, &self.buf, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+        _keep(page, &self.buf, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
         self.c = <ps_control *> self.buf.buf    # from here on __dealloc__ lets the buffer go
         _check_range(&self.buf, 0, 4096)
         self.file_lock = file_lock
@@ -929,21 +945,21 @@ cdef class Writer:
         self.detach()
         if interval < 1 or start > size:
             raise ValueError("no such segment")
-        PyObject_GetBuffer(data, &self.data, PyBUF_WRITABLE)
+        _keep(data, &self.data, PyBUF_WRITABLE)
         try:
-            PyObject_GetBuffer(times, &self.times, PyBUF_WRITABLE)
+            _keep(times, &self.times, PyBUF_WRITABLE)
         except BaseException:
             PyBuffer_Release(&self.data)
             raise
         try:
-            PyObject_GetBuffer(index, &self.index, PyBUF_WRITABLE)
+            _keep(index, &self.index, PyBUF_WRITABLE)
         except BaseException:
             PyBuffer_Release(&self.data)
             PyBuffer_Release(&self.times)
             raise
         self.attached = True
         if mirror is not None:
-            PyObject_GetBuffer(mirror, &self.mirror, PyBUF_WRITABLE)
+            _keep(mirror, &self.mirror, PyBUF_WRITABLE)
             self.mirrored = True
             if self.mirror.len < 8 or <uintptr_t> self.mirror.buf % 8:
                 raise ValueError("a mirror is eight bytes, aligned")
@@ -1144,9 +1160,9 @@ cdef class Reader:
         self.detach()
         self.s = _spec(spec)
         self.is_queue = ps_is_queue(self.s)
-        PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
+        _keep(data, &self.data, PyBUF_SIMPLE)
         try:
-            PyObject_GetBuffer(times, &self.times, PyBUF_SIMPLE)
+            _keep(times, &self.times, PyBUF_SIMPLE)
         except BaseException:
             PyBuffer_Release(&self.data)
             raise

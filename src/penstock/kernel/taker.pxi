@@ -32,7 +32,7 @@ cdef class Taker:
         if place is None:
             return
         data, self.at, self.stride, self.copies = place
-        PyObject_GetBuffer(data, &self.data, PyBUF_WRITABLE)
+        _keep(data, &self.data, PyBUF_WRITABLE)
         self.stored = True          # from here on __dealloc__ lets the buffer go
         _check_places(&self.data, self.at, self.stride, self.copies)
 
