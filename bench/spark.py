@@ -140,7 +140,9 @@ class Bench:
         """Queue to queue, through Spark."""
         small, rows = self.top / "small", self.rows // 2
         ends = json.dumps({small.name: {"0": rows}})
-        source = self.spark.read.format("penstock").schema("value binary").option("endingOffsets", ends).load(str(small))
+        source = (
+            self.spark.read.format("penstock").schema("value binary").option("endingOffsets", ends).load(str(small))
+        )
 
         def batch() -> None:
             shutil.rmtree(self.top / "copy", ignore_errors=True)
