@@ -28,7 +28,7 @@ ROWS = [
     ["cli"],
 ]
 ROW = {name: i for i, names in enumerate(ROWS) for name in names}
-WITHIN = {"kernel", "storage", "topic", "spark", "demo", "cli"}  # whose modules may import each other
+WITHIN = {"kernel", "storage", "topic", "inspect", "spark", "demo", "cli"}  # whose modules may import each other
 LATE = {"pyarrow", "pyspark", "typer", "rich", "fsspec", "cramjam", "msgspec", "numpy", "pandas"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli import demo, spark
+from penstock.cli.info import info
 
 app = typer.Typer(
     name="penstock",
@@ -15,6 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark.app, name="spark")
+app.command()(info)
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 
 
