@@ -14,8 +14,10 @@ from typer.testing import Result
 
 from penstock import Channel, Journal, Queue, Topics
 from penstock.cli.drawing import draw
+from penstock.formats.channel import Method
 from penstock.inspect.facts import LogFacts, look
 from penstock.storage import files
+from penstock.storage.shrink import compress_sealed
 from tests.cli.conftest import FORMATS, Live, Terminal, piped
 from tests.spark.test_jobs_verify import flip, segments
 
@@ -66,13 +68,13 @@ def test_a_channel(path: Path) -> None:
 
 
 def test_a_place_in_a_compressed_file_is_told_without_inflating_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Channel[bytes](path, segment_bytes=20_000, compression="zstd") as c:
+    with Channel[bytes](path, segment_bytes=20_000) as c:
         receiver = c.rx("slow")
         for _ in range(20):
             c.tx().send_many([b"y" * 92] * 50)
         receiver.recv_many(30)
-    with Channel[bytes](path, compression="zstd") as c:
-        c._tidy(c._open_log())
+    with Channel[bytes](path) as c:
+        assert compress_sealed(c._open_log(), Method.ZSTD)
 
     def refuse(directory: Path) -> int:
         raise AssertionError(f"inflated in {directory}")
