@@ -23,6 +23,7 @@ ROWS = [
     ["storage"],
     ["queue", "channel", "journal", "topic"],
     ["inspect", "repair"],
+    ["dump"],
     ["spark"],
     ["demo"],
     ["cli"],

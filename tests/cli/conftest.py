@@ -45,7 +45,13 @@ class Terminal:
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         env = {**os.environ, "TERM": "xterm-256color"} | {"COLUMNS": str(columns), "LINES": str(rows)}
         self.process = subprocess.Popen(
-            [*COMMAND, *map(str, args)], stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+            [*COMMAND, *map(str, args)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            start_new_session=True,
+            preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
         )
         os.close(slave)
         self.shown = ""

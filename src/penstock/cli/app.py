@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from penstock.cli import demo, spark
+from penstock.cli.dump import dump
 from penstock.cli.info import info
+from penstock.cli.tail import tail
 
 app = typer.Typer(
     name="penstock",
@@ -16,7 +18,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark.app, name="spark")
-app.command()(info)
+for command in (info, tail, dump):
+    app.command()(command)
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 
 

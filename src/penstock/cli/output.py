@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import Any, Final, NoReturn
 import typer
 
 from penstock.errors import InvalidOption, InvalidTopic, LogNotFound, NotALog, PenstockError
+from penstock.inspect import Part
+from penstock.storage.damage import Loss
 
 FAILED: Final = 1
 WRONG_USE: Final = 2
@@ -32,6 +35,9 @@ def errors_told() -> Iterator[None]:
     """What Penstock raises on purpose is a line on stderr, not a traceback."""
     try:
         yield
+    except BrokenPipeError:  # whoever read what is printed has had enough; nor may Python tell when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
     except (InvalidOption, InvalidTopic, LogNotFound, NotALog) as error:
         fail(str(error), WRONG_USE)
     except (PenstockError, OSError) as error:
@@ -44,6 +50,18 @@ def tell_failed(reasons: Sequence[str], *, quiet: bool) -> None:
         sys.stderr.write(f"penstock: {reason}\n")
     if reasons:
         raise typer.Exit(FAILED)
+
+
+def tell_losses(losses: Mapping[Part, Sequence[Loss]]) -> None:
+    """Name what was stepped over, and end if anything was."""
+    tell_failed(
+        [
+            f"{part.path}: partition {part.partition}: offsets {loss.first} to {loss.last} are lost: {loss.reason}"
+            for part, some in losses.items()
+            for loss in some
+        ],
+        quiet=False,
+    )
 
 
 def as_json(report: Mapping[str, Any]) -> None:
