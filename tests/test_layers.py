@@ -23,7 +23,7 @@ ROWS = [
     ["storage"],
     ["queue", "channel", "journal", "topic"],
     ["inspect", "repair"],
-    ["dump"],
+    ["dump", "appending"],
     ["spark"],
     ["demo"],
     ["cli"],

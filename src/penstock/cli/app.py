@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli import demo, spark
+from penstock.cli.append import append
 from penstock.cli.dump import dump
 from penstock.cli.info import info
 from penstock.cli.tail import tail
@@ -18,7 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark.app, name="spark")
-for command in (info, tail, dump):
+for command in (info, tail, dump, append):
     app.command()(command)
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """`with progress("dump", records) as advance: advance(10)`."""
-    if not sys.stderr.isatty():
+def progress(what: str, total: int, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """`with progress("dump", records) as advance: advance(10)`. A total of 0 is not known."""
+    if not shown or not sys.stderr.isatty():
         yield lambda step: None
         return
     from rich.console import Console
