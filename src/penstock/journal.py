@@ -245,6 +245,10 @@ class Journal(AsyncClosable):
             self._settle()
             return self._current
 
+    def _note_appended(self) -> None:
+        """Records came in another way than by `append`: they are of the group that the next checkpoint completes."""
+        self._grown = True
+
     def checkpoint(self) -> Checkpoint:
         """Register a checkpoint: the records since the last one are a complete group. Returns its number, which can be waited
         for. With no records since then nothing is registered, and the number is the last one's.

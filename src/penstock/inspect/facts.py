@@ -135,7 +135,7 @@ def _look_into(view: View, processes: tuple[Process, ...]) -> LogFacts:
         first_us=next((one.first_us for one in filled if one.first_us), 0),
         last_us=next((one.last_us for one in reversed(filled) if one.last_us), 0),
         segments=files_,
-        readers=tuple(_readers(view)),
+        readers=tuple(readers_of(view.part, log)),
         rates=tuple(_rates(segments)),
         processes=processes,
         state=state,
@@ -214,18 +214,18 @@ def _rates(segments: list[Segment]) -> Iterator[Rate]:
 # ---- readers ----
 
 
-def _readers(view: View) -> Iterator[ReaderFacts]:
-    log = view.logs[-1]
+def readers_of(part: Part, log: Log) -> Iterator[ReaderFacts]:
+    """The named readers of a log that is open."""
     cursors = log.cursors.all()
-    if view.part.format == "channel":
+    if part.format == "channel":
         yield from _receivers(log, cursors)
         return
-    groups = Path(view.part.path) / ".groups"
+    groups, first, end = Path(part.path) / ".groups", log.first_sequence, log.next_sequence
     for name, position in cursors.items():
         done = sum(hi - lo for lo, hi in _beyond(log, name))
-        at = min(max(position, view.first), view.end)
+        at = min(max(position, first), end)
         kind: Literal["group", "tailer"] = "group" if (groups / name).is_dir() else "tailer"
-        yield ReaderFacts(name, kind, at, max(0, view.end - at - done))
+        yield ReaderFacts(name, kind, at, max(0, end - at - done))
 
 
 def _receivers(log: Log, slots: dict[str, int]) -> Iterator[ReaderFacts]:
