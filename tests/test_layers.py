@@ -27,6 +27,7 @@ ROWS = [
     ["dump", "appending", "cursors", "retaining", "compressing"],
     ["converting"],
     ["spark"],
+    ["doctor"],
     ["demo"],
     ["cli"],
 ]

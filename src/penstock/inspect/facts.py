@@ -101,12 +101,13 @@ class LogFacts:
         return made if at is None else {**made, "first_unchecked": at[0] + 1, "current": at[1]}
 
 
-def look(path: str | Path) -> list[LogFacts]:
-    """The facts of every log at a path. One that cannot be read says so, and does not keep the others from it."""
+def look(path: str | Path, *, processes: bool = True) -> list[LogFacts]:
+    """The facts of every log at a path. One that cannot be read says so, and does not keep the others from it. To look for those that
+    have it open takes the longest."""
     parts = find(path)
     pages = {part: part.own / ".lock" for part in parts}
-    holders = holding(pages.values())
-    return [_facts(part, holders[pages[part]]) for part in parts]
+    holders = holding(pages.values() if processes else ())
+    return [_facts(part, holders.get(pages[part], ())) for part in parts]
 
 
 def _facts(part: Part, processes: tuple[Process, ...]) -> LogFacts:
