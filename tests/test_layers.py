@@ -24,7 +24,7 @@ ROWS = [
     ["queue", "channel", "journal", "topic"],
     ["inspect", "repair"],
     ["writing"],
-    ["dump", "appending", "cursors", "retaining", "compressing"],
+    ["dump", "appending", "cursors", "retaining", "compressing", "quickbench"],
     ["converting"],
     ["spark"],
     ["doctor"],

@@ -6,6 +6,7 @@ import typer
 
 from penstock.cli import demo, spark
 from penstock.cli.append import append
+from penstock.cli.bench import bench
 from penstock.cli.compress import compress
 from penstock.cli.convert import convert
 from penstock.cli.cursors import cursors
@@ -25,7 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark.app, name="spark")
-for command in (info, tail, dump, append, cursors, retain, compress, convert, doctor, top):
+for command in (info, tail, dump, append, cursors, retain, compress, convert, doctor, top, bench):
     app.command()(command)
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 
