@@ -36,16 +36,19 @@ def written_whole(path: Path) -> Iterator[Path]:
         files.remove(temporary)
 
 
-def write_lines(rows: Iterable[Row], out: TextIO, line: Callable[[Row], str], advance: Advance) -> None:
+def write_lines(rows: Iterable[Row], out: TextIO, line: Callable[[Row], str], advance: Advance) -> int:
+    """A line for each row; how many."""
+    i = 0
     for i, row in enumerate(rows, 1):
         out.write(line(row) + "\n")
         if i % _TOLD_EVERY == 0:
             advance(_TOLD_EVERY)
     out.flush()
+    return i
 
 
-def write_parquet(rows: Iterable[Row], path: Path, named: bool, advance: Advance) -> None:
-    """Columns partition, offset, timestamp and value, and before them the log's name if `named`."""
+def write_parquet(rows: Iterable[Row], path: Path, named: bool, advance: Advance) -> int:
+    """Columns partition, offset, timestamp and value, and before them the log's name if `named`; how many rows."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -59,9 +62,12 @@ def write_parquet(rows: Iterable[Row], path: Path, named: bool, advance: Advance
     ]
     schema = pa.schema([*([pa.field("log", pa.string(), nullable=False)] if named else []), *fields])
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        done = 0
         for piece in _pieces(rows):
             writer.write_batch(_batch(piece, schema))
+            done += len(piece)
             advance(len(piece))
+    return done
 
 
 def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:

@@ -50,7 +50,11 @@ def retain(path: str | Path, retention: Retention) -> list[Retained]:
     """Remove what is too much or too old at `path`, and say who holds back what. A channel must not be open elsewhere."""
     if not retention.bounded:
         raise InvalidOption("nothing says how much to keep; give a size, an age, or both")
-    return [_retain(part, retention) for part in find(path)]
+    parts = find(path)
+    for part in parts:
+        if part.format == "journal":  # before anything is removed
+            raise InvalidOption(f"{part.path}: a journal removes by itself what its checkpoints have retired")
+    return [_retain(part, retention) for part in parts]
 
 
 def _retain(part: Part, retention: Retention) -> Retained:

@@ -49,8 +49,9 @@ def test_parquet(run: Run, path: Path, tmp_path: Path) -> None:
         topic = topics.topic("orders", partitions=2)
         topic.publish_many(sent[:30_000], partition=0).wait()
         topic.publish_many(sent[30_000:], partition=1).wait()
-    done = run("dump", path, "--to", "parquet", "--output", tmp_path / "orders.parquet")
+    done = run("dump", path, "--to", "parquet", "--output", tmp_path / "orders.parquet", "--json")
     assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["records"] == 40_000
     file = pq.ParquetFile(tmp_path / "orders.parquet")
     assert file.num_row_groups > 1  # it was written a piece at a time
     table = file.read()

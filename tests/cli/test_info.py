@@ -47,7 +47,7 @@ def test_a_queue(path: Path) -> None:
     assert 0 < found.last_us - found.first_us < 60_000_000
     closed = only(path)
     assert (closed.state, closed.processes, closed.problems) == ("closed", (), ())
-    assert closed.segments[-1].reserved_bytes == 0
+    assert closed.segments[-1].reserved_bytes == 0 or files.PORTABLE  # where no hole can be punched
     assert [s.state for s in closed.segments] == ["sealed"] * (len(closed.segments) - 1) + ["active"]
 
 

@@ -90,6 +90,8 @@ def test_a_topic(run: Run, path: Path) -> None:
 def test_wrong_use(run: Run, path: Path) -> None:
     Journal(path).close()
     assert run("retain", path, "--max-bytes", "1GiB").exit_code == 2
+    Queue(path.parent / "also").close()
+    assert run("retain", path.parent, "--max-bytes", "1GiB").exit_code == 2
     assert run("retain", path).exit_code == 2
     assert run("retain", path, "--max-bytes", "much").exit_code == 2
     assert run("retain", path, "--max-age", "old").exit_code == 2

@@ -140,6 +140,35 @@ def test_a_journal_is_followed_into_its_next_session(path: Path) -> None:
             assert [row.payload for row in next(rows.follow())] == [b"two"]
 
 
+def by_a_queue(path: Path, payload: bytes) -> None:
+    with Queue(path) as q:
+        q.append(payload)
+
+
+def by_a_channel(path: Path, payload: bytes) -> None:
+    with Channel[bytes](path) as c:
+        c.tx().send(payload)
+
+
+def by_a_topic(path: Path, payload: bytes) -> None:
+    with Topics(path.parent, linger_s=0) as topics:
+        topics.topic(path.name).publish(payload).wait()
+
+
+OPENED = {"queue": by_a_queue, "channel": by_a_channel, "topic": by_a_topic}
+
+
+@pytest.mark.parametrize("format", list(OPENED))
+def test_a_log_that_is_closed_and_opened_again_is_followed(path: Path, format: str) -> None:
+    OPENED[format](path, b"one")
+    with Rows(find(path)) as rows:
+        assert [row.payload for row in rows.now()] == [b"one"]
+        coming = rows.follow()
+        for word in (b"two", b"three"):
+            OPENED[format](path, word)
+            assert [row.payload for row in next(coming)] == [word]
+
+
 def test_what_would_do_something_to_a_terminal_is_escaped_there(path: Path, terminal: Callable[..., Terminal]) -> None:
     with Queue(path) as q:
         q.append(b"a\x1b[31mred\nb")

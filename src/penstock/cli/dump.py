@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli.arguments import LogPath
-from penstock.cli.output import WRONG_USE, errors_told, fail, tell_losses
+from penstock.cli.output import WRONG_USE, as_json, errors_told, fail, tell_losses
 from penstock.cli.progress import progress
 from penstock.cli.selection import From, Last, Partitions, Skip, Until, bound, parts_of
 from penstock.cli.showing import As, as_line
@@ -29,6 +29,9 @@ def dump(
     partition: Partitions = None,
     kind: As = "utf8",
     skip_damaged: Skip = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --output: print a report of what was written, as JSON.")
+    ] = False,
 ) -> None:
     """Write the records of a log as lines of JSON, or to a Parquet file, up to where it ends now.
 
@@ -48,13 +51,16 @@ def dump(
         bounds = bound(start), bound(until)
         on_corrupt: Literal["skip", "raise"] = "skip" if skip_damaged else "raise"
         with Rows(parts, start=bounds[0], end=bounds[1], last=last, on_corrupt=on_corrupt) as rows:
+            records = 0
             if output is None:
                 write_lines(rows.now(), sys.stdout, as_line(kind, named=named), lambda step: None)
             else:
                 with progress("dump", rows.count()) as advance, written_whole(output) as temporary:
                     if to == "parquet":
-                        write_parquet(rows.now(), temporary, named, advance)
+                        records = write_parquet(rows.now(), temporary, named, advance)
                     else:
                         with temporary.open("w", encoding="utf-8") as file:
-                            write_lines(rows.now(), file, as_line(kind, named=named), advance)
+                            records = write_lines(rows.now(), file, as_line(kind, named=named), advance)
+            if json and output is not None:
+                as_json({"path": str(path), "output": str(output), "format": to, "records": records})
             tell_losses(rows.losses)

@@ -125,7 +125,8 @@ def _name(part: Part) -> tuple[str, FormatName, str, int]:
 def _look_into(view: View, processes: tuple[Process, ...]) -> LogFacts:
     log = view.logs[-1]
     segments = view.segments()
-    files_ = tuple(_segment(view, segment) for segment in segments)
+    unsealed = {(str(of.path), info.id) for of in view.logs for info in of.finished().values() if not info.sealed}
+    files_ = tuple(_segment(segment, sealed=(segment.directory, segment.id) not in unsealed) for segment in segments)
     state = _state(log.control, processes)
     filled = [one for one in files_ if one.next > one.base]
     return LogFacts(
@@ -154,7 +155,7 @@ def _state(control: Control | None, processes: tuple[Process, ...]) -> State:
 # ---- files ----
 
 
-def _segment(view: View, segment: Segment) -> SegmentFacts:
+def _segment(segment: Segment, *, sealed: bool) -> SegmentFacts:
     paths, first_us, last_us = segment.paths(), segment.first_us, segment.last_us
     packed = paths.packed is not None and paths.packed.exists()
     data = paths.packed if packed and paths.packed is not None else paths.data
@@ -167,7 +168,7 @@ def _segment(view: View, segment: Segment) -> SegmentFacts:
         name=data.relative_to(segment.directory).as_posix(),
         base=segment.base,
         next=segment.next,
-        state="active" if segment.active else "sealed" if _is_sealed(view, segment) else "finished",
+        state="active" if segment.active else "sealed" if sealed else "finished",
         compressed=packed,
         data_bytes=size if packed else segment.end,
         disk_bytes=blocks + sum(beside),
@@ -175,12 +176,6 @@ def _segment(view: View, segment: Segment) -> SegmentFacts:
         first_us=first_us,
         last_us=last_us,
     )
-
-
-def _is_sealed(view: View, segment: Segment) -> bool:
-    of = next(log for log in view.logs if str(log.path) == segment.directory)
-    info = of.finished().get(segment.id)
-    return info is None or info.sealed
 
 
 def _sizes(path: Path) -> tuple[int, int]:
