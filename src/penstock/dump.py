@@ -15,8 +15,8 @@ from penstock.storage.segment import private_name
 if TYPE_CHECKING:
     import pyarrow
 
-_PIECE_ROWS: Final = 16_384
-_PIECE_BYTES: Final = 16 << 20
+_PIECE_ROWS: Final = 8192
+_PIECE_BYTES: Final = 8 << 20
 _TOLD_EVERY: Final = 1000
 
 Advance = Callable[[int], None]

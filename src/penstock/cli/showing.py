@@ -26,7 +26,7 @@ def plain(kind: Kind, *, escaped: bool) -> Callable[[Row], str]:
     value = _value(kind)
     if kind == "hex":
         return lambda row: str(value(row))
-    return lambda row: _safe(json.dumps(value(row), ensure_ascii=False, default=_other), escaped=escaped)
+    return lambda row: _safe(_encode(value(row)), escaped=escaped)
 
 
 def as_line(kind: Kind, *, named: bool) -> Callable[[Row], str]:
@@ -42,7 +42,7 @@ def as_line(kind: Kind, *, named: bool) -> Callable[[Row], str]:
             made["value"] = value(row)
         except UnicodeDecodeError:
             made["value_base64"] = base64.b64encode(row.payload).decode()
-        return json.dumps(made, ensure_ascii=False, default=_other)
+        return _encode(made)
 
     return line
 
@@ -70,3 +70,6 @@ def _safe(text: str, *, escaped: bool) -> str:
 def _other(value: object) -> str:
     """What MessagePack has and JSON has not."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, default=_other).encode  # json.dumps would make one each time

@@ -191,20 +191,27 @@ def _sizes(path: Path) -> tuple[int, int]:
 
 
 def _rates(segments: list[Segment]) -> Iterator[Rate]:
-    """From the times beside the last records, by halving."""
+    """From the times of the files, and in the one where a window begins those of its records, by halving."""
     now = files.now_us()
     for seconds in _WINDOWS_S:
         records, size = 0, 0.0
         for segment in reversed(segments):
-            count = segment.next - segment.base
-            if count and segment.last_us and segment.last_us < now - seconds * 1_000_000:
-                break
-            since = count - segment.times().first_at(now - seconds * 1_000_000, count) if count else 0
+            count, cut = segment.next - segment.base, now - seconds * 1_000_000
+            since = _since(segment, count, cut) if count else 0
             records += since
             size += segment.end * since / count if count else 0
             if since < count:
                 break
         yield Rate(seconds, records / seconds, size / seconds)
+
+
+def _since(segment: Segment, count: int, us: int) -> int:
+    """How many of a file's records are not older."""
+    if segment.first_us >= us:
+        return count
+    if segment.last_us and segment.last_us < us:
+        return 0
+    return count - segment.times().first_at(us, count)
 
 
 # ---- readers ----
@@ -287,8 +294,10 @@ def _problems(view: View, segments: list[Segment], state: State) -> Iterator[str
     for one in view.logs:
         yield from one.recovery.damage
         yield from one.recovery.torn
-    filled = [s for s in segments if s.next > s.base and not _is_packed(s)]
+    filled = [s for s in segments if s.next > s.base]
     for segment in dict.fromkeys([*filled[:1], *filled[-1:]]):
+        if _is_packed(segment):
+            continue  # to look into it, it would have to be inflated
         seg = segment.read()
         found = _damage(seg, segment)
         if found and any(s.id == segment.id for s in view.segments()):  # else it was removed meanwhile
