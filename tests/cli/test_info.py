@@ -120,6 +120,16 @@ def test_a_process_that_died_left_it_unclosed(run: Run, path: Path) -> None:
     assert run("info", path).exit_code == 0
 
 
+def test_a_reader_that_had_it_open_is_no_trouble(run: Run, path: Path) -> None:
+    """A writer that closes beside a reader leaves the tidying to the next one, with everything on the disk."""
+    with Queue(path) as q:
+        q.append(b"x")
+        reader = Queue(path, read_only=True)
+    told = run("info", path)
+    reader.close()
+    assert (told.exit_code, "not closed; all of it is on the disk" in told.stdout) == (0, True)
+
+
 def test_damage_at_either_end_is_found(path: Path) -> None:
     with Queue(path, file_size=1 << 20) as q:
         q.append_batch([b"record"] * 5000)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MARGIN = 2
+_STATES = {"open": "open", "closed": "closed", "not closed": "not closed; all of it is on the disk"}
 
 
 def info(path: LogPath, json: Json = False) -> None:
@@ -70,7 +71,7 @@ def _lines(facts: LogFacts, *, short: bool) -> list[tuple[str, str]]:
         does = {True: "writes", False: "reads", None: "has it open"}[process.writes]
         out.append(("open", f"{process.pid} {does}: {process.command}"))
     out += [("wrong", problem) for problem in facts.problems]
-    return out if facts.problems or short else [*out, ("health", f"good, {facts.state}")]
+    return out if facts.problems or short else [*out, ("health", f"good, {_STATES[facts.state]}")]
 
 
 def _files(facts: LogFacts) -> str:

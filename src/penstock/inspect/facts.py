@@ -86,7 +86,7 @@ class LogFacts:
     readers: tuple[ReaderFacts, ...] = ()
     rates: tuple[Rate, ...] = ()
     processes: tuple[Process, ...] = ()
-    state: State = "closed"
+    state: State = "closed"  # not closed: its last writer died, or a reader had it open when that closed it
     checkpoints: Checkpoints | None = None  # of a journal: the last one retired, and the last one registered
     problems: tuple[str, ...] = ()
 
@@ -287,8 +287,12 @@ def _checkpoints(view: View) -> Checkpoints | None:
 
 def _problems(view: View, segments: list[Segment], state: State) -> Iterator[str]:
     log = view.logs[-1]
-    if state == "not closed":
-        yield f"{log.path}: whoever had it open last did not close it; the next to open it for writing mends what is left"
+    undurable = log.next_sequence - log.durable_sequence
+    if state == "not closed" and undurable > 0:
+        yield (
+            f"{log.path}: whoever had it open last did not close it, and {undurable} records may not be on the disk; the next to "
+            "open it for writing sees to both"
+        )
     if log.control is not None and log.control.same_boot and log.control.poison:
         yield f"{log.path}: a sync failed, so it takes no appends; check the disk, close it everywhere and open it again"
     for one in view.logs:
