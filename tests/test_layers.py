@@ -23,12 +23,16 @@ ROWS = [
     ["storage"],
     ["queue", "channel", "journal", "topic"],
     ["inspect", "repair"],
+    ["writing"],
+    ["dump", "appending", "cursors", "retaining", "compressing", "quickbench"],
+    ["converting"],
     ["spark"],
+    ["doctor"],
     ["demo"],
     ["cli"],
 ]
 ROW = {name: i for i, names in enumerate(ROWS) for name in names}
-WITHIN = {"kernel", "storage", "topic", "spark", "demo", "cli"}  # whose modules may import each other
+WITHIN = {"kernel", "storage", "topic", "inspect", "spark", "demo", "cli"}  # whose modules may import each other
 LATE = {"pyarrow", "pyspark", "typer", "rich", "fsspec", "cramjam", "msgspec", "numpy", "pandas"}
 
 

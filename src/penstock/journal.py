@@ -245,6 +245,10 @@ class Journal(AsyncClosable):
             self._settle()
             return self._current
 
+    def _note_appended(self) -> None:
+        """Records came in another way than by `append`: they are of the group that the next checkpoint completes."""
+        self._grown = True
+
     def checkpoint(self) -> Checkpoint:
         """Register a checkpoint: the records since the last one are a complete group. Returns its number, which can be waited
         for. With no records since then nothing is registered, and the number is the last one's.
@@ -564,6 +568,32 @@ class Recovered:
         await asyncio.to_thread(self._journal._finish_walk)
 
 
+def _files(log: Log) -> list[SegmentInfo]:
+    now = log.active()
+    finished = sorted((s for s in log.finished().values() if s.id < now.segment), key=lambda s: s.id)
+    return [*finished, SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)]
+
+
+def last_checkpoints(log: Log, before: Checkpoints) -> Checkpoints:
+    """How far a journal had come at the end of a session, which is a log; `before` if it does not say."""
+    reader = LogReader(log, "skip")
+    try:
+        for info in reversed(_files(log)):
+            reader.seek(info.base)
+            state = None
+            while info.base <= reader.position < info.next:
+                kind, payloads = reader.records.read_run(min(_RUN, info.next - reader.position))
+                if not payloads:
+                    break
+                if kind == CHECKPOINT:
+                    state = fmt.read_checkpoints(payloads[-1], str(log.path), 0)
+            if state is not None:
+                return state
+    finally:
+        reader.close()
+    return before
+
+
 class _Session:
     """What an earlier open left, to be read."""
 
@@ -576,31 +606,11 @@ class _Session:
     def next_sequence(self) -> int:
         return self._log.next_sequence
 
-    def _files(self) -> list[SegmentInfo]:
-        now = self._log.active()
-        finished = sorted(self._log.finished().values(), key=lambda s: s.id)
-        return [*finished, SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)]
-
     def last_state(self, before: Checkpoints) -> Checkpoints:
         """How far the journal had come at the end of this session; `before` if it does not say."""
-        reader = LogReader(self._log, "skip")
-        try:
-            for info in reversed(self._files()):
-                reader.seek(info.base)
-                state = None
-                while info.base <= reader.position < info.next:
-                    kind, payloads = reader.records.read_run(min(_RUN, info.next - reader.position))
-                    if not payloads:
-                        break
-                    if kind == CHECKPOINT:
-                        state = fmt.read_checkpoints(payloads[-1], str(self._log.path), 0)
-                if state is not None:
-                    self.current = state.current
-                    return state
-        finally:
-            reader.close()
-        self.current = before.current
-        return before
+        state = last_checkpoints(self._log, before)
+        self.current = state.current
+        return state
 
     def walk(self, checked: int, on_corrupt: OnCorrupt, losses: list[Loss]) -> Iterator[tuple[int, list[bytes]]]:
         """The records of groups after `checked`: (group, payloads), some at a time."""
@@ -626,7 +636,7 @@ class _Session:
 
     def _start(self, checked: int) -> SegmentInfo:
         """The first file that may have records of later groups."""
-        start, *later = self._files()
+        start, *later = _files(self._log)
         for following in later:
             seg = self._log.directory.read(following.id, following.base, listed=True)
             frame = bytes(seg.data[:_CHECKPOINT_BYTES])

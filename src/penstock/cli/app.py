@@ -5,6 +5,17 @@ from __future__ import annotations
 import typer
 
 from penstock.cli import demo, spark
+from penstock.cli.append import append
+from penstock.cli.bench import bench
+from penstock.cli.compress import compress
+from penstock.cli.convert import convert
+from penstock.cli.cursors import cursors
+from penstock.cli.doctor import doctor
+from penstock.cli.dump import dump
+from penstock.cli.info import info
+from penstock.cli.retain import retain
+from penstock.cli.tail import tail
+from penstock.cli.top import top
 
 app = typer.Typer(
     name="penstock",
@@ -15,6 +26,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark.app, name="spark")
+for command in (info, tail, dump, append, cursors, retain, compress, convert, doctor, top, bench):
+    app.command()(command)
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 
 

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from penstock.errors import InvalidOption, InvalidTopic, LogNotFound, NotALog, PenstockError
+from penstock.inspect import Part
+from penstock.storage.damage import Loss
 
 FAILED: Final = 1
 WRONG_USE: Final = 2
@@ -33,6 +35,9 @@ def errors_told() -> Iterator[None]:
     """What Penstock raises on purpose is a line on stderr, not a traceback."""
     try:
         yield
+    except BrokenPipeError:  # whoever read what is printed has had enough; nor may Python tell when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
     except (InvalidOption, InvalidTopic, LogNotFound, NotALog) as error:
         fail(str(error), WRONG_USE)
     except (PenstockError, OSError) as error:
@@ -47,12 +52,27 @@ def tell_failed(reasons: Sequence[str], *, quiet: bool) -> None:
         raise typer.Exit(FAILED)
 
 
+def tell_losses(losses: Mapping[Part, Sequence[Loss]]) -> None:
+    """Name what was stepped over, and end if anything was."""
+    tell_failed(
+        [
+            f"{part.path}: partition {part.partition}: offsets {loss.first} to {loss.last} are lost: {loss.reason}"
+            for part, some in losses.items()
+            for loss in some
+        ],
+        quiet=False,
+    )
+
+
 def as_json(report: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(report, indent=2, default=str) + "\n")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table, as wide as it needs to be when nobody looks at it."""
+    from rich.console import Console
+    from rich.table import Table
+
     shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         shown.add_row(*map(str, row))
@@ -74,3 +94,27 @@ def size(number: float) -> str:
             return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} {_UNITS[-1]}"
+
+
+def when(us: int) -> str:
+    """A time, for people, in UTC.
+
+    >>> when(1_700_000_000_000_000), when(0)
+    ('2023-11-14 22:13:20', 'not known')
+    """
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}" if us else "not known"
+
+
+def lasting(seconds: float) -> str:
+    """So long, for people.
+
+    >>> lasting(0.25), lasting(90), lasting(7300), lasting(200_000)
+    ('0.2 s', '1 min 30 s', '2 h 1 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = int(seconds)
+    for large, small, unit, part in ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s")):
+        if whole >= large:
+            return f"{whole // large} {unit} {whole % large // small} {part}"
+    raise AssertionError("unreachable")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.appending import opened_journal
 from penstock.channel import Channel
-from penstock.errors import InvalidOption, LogNotFound, RecoveryUnfinished
+from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, detect, find
-from penstock.journal import Journal
 from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
 from penstock.spark import staging
@@ -103,7 +102,7 @@ def opened(target: Target) -> Iterator[OpenTarget]:
         with Channel[bytes](options.path, segment_bytes=_segment_bytes(options, CHANNEL_SEGMENT_BYTES)) as channel:
             yield OpenTarget(Ledger(channel._open_log()))
     elif format == "journal":
-        with _journal(options.path) as journal:
+        with opened_journal(Path(options.path)) as journal:
             yield OpenTarget(Ledger(journal._open_log(), lambda: _all_sessions(options.path)))
     else:
         with Topics(options.path, segment_bytes=_segment_bytes(options, TOPIC_SEGMENT_BYTES)) as topics:
@@ -123,15 +122,6 @@ def publish(target: Target, query: str, batch: int, paths: Sequence[str], *, com
 
 def _segment_bytes(options: WriteOptions, default: int) -> int:
     return options.settings.get("segmentBytes", default)
-
-
-@contextmanager
-def _journal(path: str) -> Iterator[Journal]:
-    """Every open of a journal is a session; whoever walks over them is not this sink."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RecoveryUnfinished)
-        with Journal(path) as journal:
-            yield journal
 
 
 def _all_sessions(path: str) -> list[bulk.Span]:

@@ -68,9 +68,11 @@ _Done = TypeVar("_Done")
 class _Frames:
     """What is to be appended."""
 
-    def __init__(self, spec: FrameSpec, parts: Sequence[Part], interval: int) -> None:
+    def __init__(self, spec: FrameSpec, parts: Sequence[Part], interval: int, *, history: bool) -> None:
         self.spec = spec
+        self.last_us = 0  # of its last record, once it has entries
         self._interval = interval
+        self._history = history
         some = [part for part in parts if memoryview(part.frames).nbytes]
         self.views = [memoryview(part.frames).cast("B") for part in some]
         self.times = [part.times for part in some]
@@ -87,11 +89,16 @@ class _Frames:
     def _scan(self, view: memoryview, every: int, start: int = 0) -> Scan:
         return kernel.scan(self.spec, view, start, len(view), verify=False, every=every)
 
+    def ends_us(self, batch: Batch) -> int:
+        """The time that no later record is before."""
+        return self.last_us if self._history else batch.us
+
     def at(self, sequence: int, us: int) -> Batch:
         return Batch(sequence, self.count, us, self.head, self.tail)
 
     def entries(self, us: int, last_us: int) -> Iterator[bytes]:
         """The companion's entries for each view."""
+        self.last_us = last_us
         for i, (view, times) in enumerate(zip(self.views, self.times, strict=True)):
             goes_on = i + 1 < len(self.views)
             if self.spec.sum_bytes:
@@ -99,7 +106,9 @@ class _Frames:
             else:
                 raw = kernel.entries(self.spec, view, us, goes_on)
             if times is not None:
-                raw, last_us = self._timed(raw, times, us, last_us, goes_on)
+                raw, self.last_us = self._timed(raw, times, us, self.last_us, goes_on)
+            else:
+                self.last_us = us
             yield raw
 
     def _timed(self, raw: bytes, times: Buffer, us: int, last_us: int, goes_on: bool) -> tuple[bytes, int]:
@@ -137,9 +146,13 @@ def _all_cores(work: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_
         return list(pool.map(work, items))
 
 
-def append(log: Log, parts: Sequence[Part], on_place: OnPlace) -> Batch:
-    """Append whole frames, those of all parts as one batch; where they are."""
-    frames = _Frames(log.fmt.SPEC, parts, log.interval)
+def append(log: Log, parts: Sequence[Part], on_place: OnPlace, *, history: bool = False) -> Batch:
+    """Append whole frames, those of all parts as one batch; where they are.
+
+    What is appended next has no time before this append; but if it is `history` that is written anew, and nobody else writes, it may
+    have any from that of the batch's last record on.
+    """
+    frames = _Frames(log.fmt.SPEC, parts, log.interval, history=history)
     log.writable()
     if isinstance(log.writing, Buffered):
         return _append_growing(log, frames, on_place)
@@ -249,7 +262,7 @@ def _append_mapped(log: Log, control: Control, frames: _Frames, on_place: OnPlac
         seg.index[low : low + len(raw)] = raw
         seg.index[8:16] = (entry + 1).to_bytes(8, "little")
     seg.data[now.end : now.end + 4] = views[0][:4]
-    control.set_last_us(batch.us)
+    control.set_last_us(frames.ends_us(batch))
     control.settle(now.end + need, now.next + count)
     mapped.mirror_end()
     return batch
@@ -306,7 +319,7 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
                 raise DiskFull(log.directory.paths(now.segment).data, need) from error
             raise
         span.guard_sync(log.directory, control, lambda: log.directory.sync(now.segment))
-        control.set_last_us(batch.us)
+        control.set_last_us(frames.ends_us(batch))
         control.settle(now.end + need, now.next + count)
         control.mark_durable(Mark(now.segment, now.end + need, now.next + count))
         control.page.ring()

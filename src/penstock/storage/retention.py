@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from penstock.options import Retention
 from penstock.storage import files
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 
+Held = Callable[[SegmentInfo], bool]
 
-def expired(log: Log, retention: Retention) -> list[SegmentInfo]:
-    """The segments that retention would delete now."""
+
+def expired(log: Log, retention: Retention, held: Held | None = None) -> list[SegmentInfo]:
+    """The segments that retention would delete now. `held` says which ones a reader has not passed, where that is not told by the
+    log's cursors."""
     if not retention.bounded:
         return []
     now = log.active()
@@ -19,23 +24,25 @@ def expired(log: Log, retention: Retention) -> list[SegmentInfo]:
     for info in finished:
         too_much = retention.max_bytes is not None and total > retention.max_bytes
         too_old = retention.max_age_s is not None and info.last_us < files.now_us() - retention.max_age_s * 1e6
-        if not (too_much or too_old) or _held(log, retention, info):
+        if not (too_much or too_old) or _is_held(log, retention, info, held):
             break
         out.append(info)
         total -= info.end
     return out
 
 
-def _held(log: Log, retention: Retention, info: SegmentInfo) -> bool:
+def _is_held(log: Log, retention: Retention, info: SegmentInfo, held: Held | None = None) -> bool:
     """Whether a named reader has not passed a segment."""
-    return not retention.ignore_cursors and min(log.cursors.all().values(), default=info.next) < info.next
+    if retention.ignore_cursors:
+        return False
+    return held(info) if held is not None else min(log.cursors.all().values(), default=info.next) < info.next
 
 
-def apply(log: Log, retention: Retention) -> list[SegmentInfo]:
+def apply(log: Log, retention: Retention, held: Held | None = None) -> list[SegmentInfo]:
     """Delete what may go; what was deleted."""
     gone = []
-    for info in expired(log, retention):
-        if not log.retire(info, unless=lambda info: _held(log, retention, info)):
+    for info in expired(log, retention, held):
+        if not log.retire(info, unless=lambda info: _is_held(log, retention, info, held)):
             break
         gone.append(info)
     return gone
@@ -47,7 +54,7 @@ def drop(log: Log, below: int) -> list[SegmentInfo]:
     log.seal_finished()
     now, gone = log.active(), list[SegmentInfo]()
     for info in sorted((s for s in log.finished().values() if s.sealed and s.id < now.segment), key=lambda s: s.id):
-        if info.next > below or not log.retire(info, unless=lambda info: _held(log, Retention(), info)):
+        if info.next > below or not log.retire(info, unless=lambda info: _is_held(log, Retention(), info)):
             break
         gone.append(info)
     return gone

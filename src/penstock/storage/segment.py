@@ -411,6 +411,23 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
     files.sync_directory(paths.data.parent)
 
 
+def read_companion(paths: SegmentPaths, spec: FrameSpec, base: int) -> mmap.mmap | bytes:
+    """A segment's companion, mapped; nothing if it is missing, or another segment's."""
+    data = _beside(paths.times)
+    return data if companion.is_valid(data, base, companion.entry_bytes(spec)) else b""
+
+
+def _beside(path: Path) -> mmap.mmap | bytes:
+    while True:
+        try:
+            with files.opened(path) as fd:
+                return files.map_read(fd, files.size(fd))
+        except FileNotFoundError:
+            return b""
+        except ValueError:
+            continue  # sealed since its size was asked, so it is shorter now
+
+
 class ReadSegment:
     """A segment being read: its data mapped, its index and companion where they are there.
 
@@ -432,25 +449,11 @@ class ReadSegment:
                 raise
             self.header = fmt.read_header(fmt.pack_header(segment, base, 0, 0), str(self.paths.data))
             self.header_error = str(error)
-        self.times_data = self._beside(self.paths.times)
-        entry_bytes = companion.entry_bytes(fmt.SPEC)
-        if not companion.is_valid(self.times_data, base, entry_bytes):
-            self.times_data = b""
-        self.times = Times(self.times_data, entry_bytes)
-        self.index = Index(self._beside(self.paths.index), base)
+        self.times_data = read_companion(self.paths, fmt.SPEC, base)
+        self.times = Times(self.times_data, companion.entry_bytes(fmt.SPEC))
+        self.index = Index(_beside(self.paths.index), base)
         if isinstance(self.data, mmap.mmap) and hasattr(mmap, "MADV_SEQUENTIAL"):
             self.data.madvise(mmap.MADV_SEQUENTIAL)
-
-    @staticmethod
-    def _beside(path: Path) -> mmap.mmap | bytes:
-        while True:
-            try:
-                with files.opened(path) as fd:
-                    return files.map_read(fd, files.size(fd))
-            except FileNotFoundError:
-                return b""
-            except ValueError:
-                continue  # sealed since its size was asked, so it is shorter now
 
     @property
     def start(self) -> int:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.arguments import Json, LogPath
 from penstock.cli.output import as_json, line, size, table, tell_failed
-from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
+from penstock.cli.spark.job import LOCAL, Master, job
 
 
 def archive(

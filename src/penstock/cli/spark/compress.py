@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.cli.arguments import Json, LogPath
 from penstock.cli.output import FAILED, as_json, line, size
-from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
+from penstock.cli.spark.job import LOCAL, Master, job
 
 Method = Literal["zstd", "gzip", "snappy"]
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.arguments import Json, LogPath
 from penstock.cli.output import as_json, line, table
-from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, TargetFormat, job
+from penstock.cli.spark.job import LOCAL, Master, TargetFormat, job
 
 
 def convert(

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S: Final = 0.2
 
-LogPath = Annotated[Path, typer.Argument(metavar="PATH", help="A log, a topic, or a directory of logs.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="The Spark master to run on.")]
 LOCAL: Final = "local[*]"
 TargetFormat = Literal["queue", "channel", "topic"]  # what a job can write

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.cli.arguments import Json, LogPath
 from penstock.cli.output import as_json, line, tell_failed
-from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
+from penstock.cli.spark.job import LOCAL, Master, job
 
 
 def reindex(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:

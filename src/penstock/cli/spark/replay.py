@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.arguments import Json
 from penstock.cli.output import as_json, line
-from penstock.cli.spark.job import LOCAL, Json, Master, TargetFormat, job, utc
+from penstock.cli.spark.job import LOCAL, Master, TargetFormat, job, utc
 
 
 def replay(

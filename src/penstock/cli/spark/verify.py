@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from penstock.cli.arguments import Json, LogPath
 from penstock.cli.output import FAILED, as_json, line, size, table
-from penstock.cli.spark.job import LOCAL, Json, LogPath, Master, job
+from penstock.cli.spark.job import LOCAL, Master, job
 
 
 def verify(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:

@@ -19,10 +19,10 @@ from penstock.spark.history import opened
 from penstock.spark.jobs.days import Staged, written_by_day
 from penstock.spark.jobs.logs import Found, logs
 from penstock.spark.jobs.spread import each
-from penstock.spark.jobs.writing import writing
 from penstock.spark.listing import ArchivedFile, Listing
 from penstock.spark.plan import Piece
 from penstock.storage import files, retention
+from penstock.writing import writing
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -6,10 +6,10 @@ A stream that ends where the log does now, a step at a time, exactly once: if it
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from penstock.converting import Converted, ConvertReport, place_of
 from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, find
 from penstock.spark.jobs.targets import columns_for, make_topics
@@ -21,33 +21,7 @@ if TYPE_CHECKING:
 _STEP_BYTES: Final = 64 << 20  # a batch of a topic lies in one segment
 _CHECKPOINT: Final = ".convert"
 
-
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """One log, or one partition."""
-
-    source: str
-    target: str
-    topic: str
-    partition: int
-    records: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertReport:
-    """What was converted."""
-
-    source: str
-    target: str
-    format: str
-    logs: tuple[Converted, ...]
-
-    @property
-    def records(self) -> int:
-        return sum(log.records for log in self.logs)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+__all__ = ["ConvertReport", "Converted", "convert"]
 
 
 def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: FormatName) -> ConvertReport:
@@ -58,9 +32,9 @@ def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: 
     Records have new times.
     """
     if to == "journal":
-        raise InvalidOption("a journal is written by the program whose state it keeps; convert to another format")
+        raise InvalidOption("Spark converts to queues, channels and topics; `penstock convert` makes a journal, too")
     parts = find(source)
-    places = {part: _place(Path(target), part, alone=len(parts) == 1, to=to) for part in parts}
+    places = {part: place_of(Path(target), part, alone=len(parts) == 1, to=to) for part in parts}
     for place in places.values():
         if place.exists() and any(place.iterdir()) and not _started(place):
             raise InvalidOption(f"{place}: there is something already; give a directory that is not there yet")
@@ -75,10 +49,6 @@ def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: 
     for place in set(places.values()):
         files.remove_tree(place / _CHECKPOINT)
     return ConvertReport(str(source), str(target), to, done)
-
-
-def _place(target: Path, part: Part, *, alone: bool, to: FormatName) -> Path:
-    return target if alone or to == "topic" else target / f"{part.topic}-{part.partition}"
 
 
 def _started(place: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A log opened for writing, for as long as a job puts something in order there. On the driver, where the log's disk is."""
+"""A log opened for writing, for as long as somebody puts something in order there. Where the log's disk is."""
 
 from __future__ import annotations
 

@@ -18,10 +18,11 @@ from penstock.formats import channel, journal, queue, topic
 from penstock.options import INDEX_INTERVAL, MAX_FILE_SIZE_BYTES, Roll
 from penstock.storage import files, metadata, sessions
 from penstock.storage.closable import Closable
+from penstock.storage.companion import Times, entry_bytes
 from penstock.storage.cursor import Cursors
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, read_companion
 
 FormatName = Literal["queue", "channel", "journal", "topic"]
 FORMATS: Final[tuple[FormatName, ...]] = ("queue", "channel", "journal", "topic")
@@ -90,6 +91,11 @@ class Segment:
         """The same, to read the records lo to hi - 1 alone: where files are far away no others are fetched."""
         return self.read()
 
+    def times(self) -> Times:
+        """When its records were appended; of no data file anything is read."""
+        fmt = format_of(self.part.format, self.part.partition)
+        return Times(read_companion(self.paths(), fmt.SPEC, self.base), entry_bytes(fmt.SPEC))
+
     def paths(self) -> SegmentPaths:
         return SegmentPaths(Path(self.directory), format_of(self.part.format, self.part.partition), self.id)
 
@@ -127,6 +133,11 @@ class View(Closable):
         )
         self._stack.callback(log.close)
         return log
+
+    @property
+    def logs(self) -> tuple[Log, ...]:
+        """What it is made of, opened for reading: a log, and of a journal one more for each earlier session, which come first."""
+        return tuple(self._logs)
 
     @property
     def first(self) -> int:

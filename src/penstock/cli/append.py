@@ -1,0 +1,73 @@
+"""`penstock append`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli.arguments import Json
+from penstock.cli.output import FAILED, as_json, errors_told, lasting, size
+from penstock.cli.progress import progress
+from penstock.cli.records import Records
+from penstock.errors import PenstockError
+from penstock.inspect import FormatName
+
+_INTERRUPTED: Final = 130
+
+
+def append(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A log; a topic's own directory, topics/orders.")],
+    format: Annotated[FormatName | None, typer.Option("--format", help="What to make if no log is there.")] = None,
+    length_prefixed: Annotated[
+        bool, typer.Option("--length-prefixed", help="A length before each record: 4 bytes, big-endian.")
+    ] = False,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="How many a new topic has.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="P", help="Of a topic; else each in turn.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Of a topic: the partition of this key.")] = None,
+    durable: Annotated[bool, typer.Option("--durable", help="Sync what was read before more is.")] = False,
+    json: Json = False,
+) -> None:
+    """Append what comes on stdin, a record for each line, and tell how many were.
+
+    At the end all of them are on the disk; with --durable, and always in journals and topics, those of each read are before the next.
+    Ctrl-C ends reading: what was read is appended, half a line is not, and the exit status is 130. In a journal it is one group.
+
+    Example: seq 1000 | penstock append /data/numbers --format queue
+    """
+    from penstock.appending import appending
+
+    started, records, written, failed = time.monotonic(), 0, 0, ""
+    source = Records(sys.stdin.buffer, length_prefixed=length_prefixed)
+    raw = key.encode() if key is not None else None
+    with (
+        errors_told(),
+        appending(path, format, durable=durable, partitions=partitions, partition=partition, key=raw) as put,
+        progress("append", 0, shown=not sys.stdin.isatty()) as advance,
+    ):
+        try:
+            for some in source:
+                put(some)
+                records, written = records + len(some), written + sum(map(len, some))
+                advance(len(some))
+        except PenstockError as error:
+            failed = f"{error}; record {records + 1} of the input and what follows was not appended"
+    took = time.monotonic() - started
+    if source.left_out_bytes and not failed:
+        failed = f"the last {source.left_out_bytes} bytes of the input are no whole record, and were left out"
+    rate = records / took
+    if json:
+        as_json({"records": records, "bytes": written, "seconds": took, "records_per_s": rate, "error": failed or None})
+    else:
+        sys.stderr.write(f"{records:,} records, {size(written)} in {lasting(took)}: {rate:,.0f} records/s\n")
+    if failed:
+        sys.stderr.write(f"penstock: {failed}\n")
+    if source.interrupted or failed:
+        raise typer.Exit(_INTERRUPTED if source.interrupted else FAILED)

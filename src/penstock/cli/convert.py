@@ -1,0 +1,45 @@
+"""`penstock convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import Json, LogPath
+from penstock.cli.output import as_json, errors_told, line, table
+from penstock.cli.progress import progress
+from penstock.inspect import FormatName, find
+
+
+def convert(
+    path: LogPath,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to write; it is not there yet.")],
+    to: Annotated[FormatName, typer.Option("--to", help="The format to write.")],
+    json: Json = False,
+) -> None:
+    """Write logs anew in another format, with every payload in order and its time, up to where they end now.
+
+    TARGET gets its name when it is whole: if this is cut short, nothing is there, and it can be run again. TARGET is the directory of
+    topics if that is what is written. A journal's groups become one.
+
+    Example: penstock convert /data/orders /data/topics --to topic
+    """
+    from penstock.converting import convert as run
+
+    with errors_told(), progress("convert", _records(path)) as advance:
+        report = run(path, target, to, advance)
+    if json:
+        as_json(report.to_dict())
+    else:
+        table(("log", "partition", "records", "to"), [(x.topic, x.partition, x.records, x.target) for x in report.logs])
+        line(f"{report.records} records")
+
+
+def _records(path: Path) -> int:
+    total = 0
+    for part in find(path):
+        with part.open() as view:
+            total += view.end - view.first
+    return total

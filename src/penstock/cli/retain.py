@@ -1,0 +1,51 @@
+"""`penstock retain`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.arguments import Json, LogPath
+from penstock.cli.output import as_json, errors_told, line, size
+from penstock.cli.units import bytes_of, seconds_of
+from penstock.options import Retention
+from penstock.retaining import Retained
+from penstock.retaining import retain as run
+
+
+def retain(
+    path: LogPath,
+    max_bytes: Annotated[
+        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep this much, such as 10GiB.")
+    ] = None,
+    max_age: Annotated[
+        str | None, typer.Option("--max-age", metavar="AGE", help="Keep what is younger, such as 7d.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Remove also what named readers have not read.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove the oldest finished files of a log that are too much or too old, and say which readers hold back others.
+
+    The file being written stays. A channel must not be open elsewhere; a journal is not touched.
+
+    Example: penstock retain /data/orders --max-bytes 10GiB --max-age 7d
+    """
+    with errors_told():
+        size_bytes = max(1, bytes_of(max_bytes)) if max_bytes is not None else None
+        age_s = max(1e-6, seconds_of(max_age)) if max_age is not None else None
+        done = run(path, Retention(size_bytes, age_s, ignore_cursors=force))
+    if json:
+        as_json({"path": str(path), "logs": [one.to_dict() for one in done]})
+        return
+    for one in done:
+        _tell(one)
+
+
+def _tell(one: Retained) -> None:
+    line(
+        f"{one.topic}, partition {one.partition}: {one.files} files removed, {one.records:,} records, {size(one.bytes)}; "
+        f"the first record is {one.first:,}"
+    )
+    for held in one.held_back:
+        line(f"  held back by {held.name}, which is at {held.position:,}: {held.files} files, {size(held.bytes)}")

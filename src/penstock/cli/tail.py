@@ -1,0 +1,78 @@
+"""`penstock tail`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli.arguments import LogPath
+from penstock.cli.output import errors_told, tell_losses
+from penstock.cli.selection import From, Last, Partitions, Skip, bound, parts_of
+from penstock.cli.showing import As, as_line, plain
+from penstock.inspect import Part
+from penstock.inspect.rows import Row, Rows
+
+_LINES: Final = 10
+
+
+def tail(
+    path: LogPath,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is appended, until Ctrl-C.")] = False,
+    last: Last = None,
+    start: From = None,
+    partition: Partitions = None,
+    kind: As = "utf8",
+    json: Annotated[bool, typer.Option("--json", help="Lines of JSON: partition, offset, timestamp, value.")] = False,
+    skip_damaged: Skip = False,
+) -> None:
+    """Show the last records of a log (10, or all from --from on), one on each line, and with -f those that come.
+
+    On a terminal a line begins with where and when its record is; in a pipe it is the payload alone. Partitions and logs are
+    merged by time. What --from names and is no longer there is left out. Ctrl-C ends it with exit status 0.
+
+    Example: penstock tail /data/orders -f --from 15m
+    """
+    with errors_told():
+        parts = parts_of(path, partition)
+        count = last if last is not None or start is not None else _LINES
+        show = (
+            as_line(kind, named=len({p.path for p in parts}) > 1)
+            if json
+            else _shown(parts, plain(kind, escaped=_seen()))
+        )
+        with Rows(parts, start=bound(start), last=count, on_corrupt="skip" if skip_damaged else "raise") as rows:
+            try:
+                _write(rows.now(), show)
+                if follow:
+                    for some in rows.follow():
+                        _write(some, show)
+            except KeyboardInterrupt:
+                pass  # how one that follows is ended
+            tell_losses(rows.losses)
+
+
+def _seen() -> bool:
+    return sys.stdout.isatty()
+
+
+def _shown(parts: list[Part], payload: Callable[[Row], str]) -> Callable[[Row], str]:
+    """On a terminal, with where and when."""
+    if not _seen():
+        return payload
+    names, numbers = len({p.path for p in parts}) > 1, len(parts) > 1
+
+    def show(row: Row) -> str:
+        where = f"{row.part.topic} " * names + f"{row.part.partition}:" * numbers + str(row.offset)
+        when = f"{row.timestamp:%H:%M:%S.%f}"[:-3] if row.timestamp else "-"
+        return f"\x1b[2m{where} {when}\x1b[0m {payload(row)}"
+
+    return show
+
+
+def _write(rows: Iterable[Row], show: Callable[[Row], str]) -> None:
+    for row in rows:
+        sys.stdout.write(show(row) + "\n")
+    sys.stdout.flush()
