@@ -24,7 +24,7 @@ ROWS = [
     ["queue", "channel", "journal", "topic"],
     ["inspect", "repair"],
     ["writing"],
-    ["dump", "appending", "cursors", "retaining", "compressing", "quickbench"],
+    ["dump", "appending", "cursors", "retaining", "compressing", "metrics", "quickbench"],
     ["converting"],
     ["spark"],
     ["doctor"],
@@ -33,7 +33,7 @@ ROWS = [
 ]
 ROW = {name: i for i, names in enumerate(ROWS) for name in names}
 WITHIN = {"kernel", "storage", "topic", "inspect", "spark", "demo", "cli"}  # whose modules may import each other
-LATE = {"pyarrow", "pyspark", "typer", "rich", "fsspec", "cramjam", "msgspec", "numpy", "pandas"}
+LATE = {"opentelemetry", "pyarrow", "pyspark", "typer", "rich", "fsspec", "cramjam", "msgspec", "numpy", "pandas"}
 
 
 def modules() -> list[Path]:

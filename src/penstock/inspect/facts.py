@@ -172,10 +172,15 @@ def _segment(segment: Segment, *, sealed: bool) -> SegmentFacts:
         compressed=packed,
         data_bytes=size if packed else segment.end,
         disk_bytes=blocks + sum(beside),
-        reserved_bytes=0 if packed else max(0, blocks - -(-segment.end // _BLOCK) * _BLOCK),
+        reserved_bytes=0 if packed else reserved_bytes(data, segment.end),
         first_us=first_us,
         last_us=last_us,
     )
+
+
+def reserved_bytes(path: Path, end: int) -> int:
+    """Blocks of a data file behind its last frame."""
+    return max(0, _sizes(path)[1] - -(-end // _BLOCK) * _BLOCK)
 
 
 def _sizes(path: Path) -> tuple[int, int]:

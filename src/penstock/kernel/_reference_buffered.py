@@ -202,6 +202,7 @@ class Buffered:
         self._persisted_s = 0.0  # when the page was last put there
         self._pid = os.getpid()  # a forked child has the memory, not the thread
         self.state = b""  # the payload of the last record of kind 1 that was written
+        self.synced = (0, 0)  # batches that were synced, and the nanoseconds that took
         self.lost = 0  # records in batches that failed: for whoever waits for none of them
 
         lock = threading.Lock()  # guards everything below
@@ -594,6 +595,7 @@ class Buffered:
             _write_all(place.times_fd, entries, entries_at)
         except OSError as error:
             return _Failed(error.errno or errno.EIO, fatal=error.errno not in _FULL)
+        began_ns = time.monotonic_ns()
         try:
             if self._sync and pile.hollow and not self._codec.spec.sum_bytes:
                 os.fdatasync(place.times_fd)  # only its entries tell an empty record from zeros that a power cut left
@@ -603,6 +605,8 @@ class Buffered:
             failed = _Failed(error.errno or errno.EIO, fatal=True)
             self._page.words[_POISON] = failed.code  # the system tells a failure once: nobody may build on this file
             return failed
+        if self._sync:
+            self.synced = self.synced[0] + 1, self.synced[1] + time.monotonic_ns() - began_ns
         return None
 
     def _put_index(self, place: _Place, pile: _Pile, end: int, next_: int) -> None:

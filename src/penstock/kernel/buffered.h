@@ -63,6 +63,8 @@ typedef struct {
     int spares;
     uint64_t pending, pending_records;  /* bytes, and records, appended and not yet durable */
     uint64_t lost;         /* records of batches that failed */
+    uint64_t syncs;
+    int64_t sync_ns;       /* that they took */
     uint64_t finished;     /* batches */
     ps_place place;
     ps_text state;
@@ -70,12 +72,6 @@ typedef struct {
 } ps_buffered;
 
 /* ---- time, forks, descriptors ---- */
-
-static inline int64_t ps_mono_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Wait until `until` by the monotonic clock; INT64_MAX is for ever. Nonzero when the time is over. */
 static int ps_cond_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t until) {
@@ -389,6 +385,9 @@ static int ps_buffered_write(ps_buffered *b, ps_pile *p, int thread, uint64_t *f
         int code = ps_pile_commit(b->ctl, &place, b->spec, p, now, b->sync, first, &error, fatal);
         pthread_mutex_lock(&b->m);
         b->writing = 0;
+        b->syncs += p->sync_ns > 0;
+        b->sync_ns += p->sync_ns;
+        p->sync_ns = 0;
         if (b->standing) pthread_cond_broadcast(&b->progress);
         pthread_mutex_unlock(&b->m);
         ps_buffered_unlock(b);

@@ -49,9 +49,12 @@ static int ps_sync(int fd) {
 }
 
 /* The companion first, where only its entries can tell an empty record from zeros that a power cut left. */
-static int ps_sync_pile(const ps_place *w, ps_spec spec, const ps_pile *p) {
+static int ps_sync_pile(const ps_place *w, ps_spec spec, ps_pile *p) {
+    int64_t began_ns = ps_mono_ns();
     int error = p->hollow && !spec.sum ? ps_sync(w->times_fd) : 0;
-    return error ? error : ps_sync(w->data_fd);
+    if (!error) error = ps_sync(w->data_fd);
+    p->sync_ns = ps_mono_ns() - began_ns;
+    return error;
 }
 
 /* Take back what a failed batch may have left beyond `end`. */

@@ -29,7 +29,7 @@ typedef struct ps_pile {
     ps_entry *entries;
     uint64_t bytes, room, count, entries_room;
     ps_text state;         /* a copy of its last record of PS_STATE_KIND: made now, since the thread must not fail */
-    int64_t born_ns;
+    int64_t born_ns, sync_ns;
     int urgent;            /* do not wait for more */
     int doom;              /* what failed one before it */
     int hollow;            /* it has a record whose head is zero: without a checksum nothing tells it from no record */

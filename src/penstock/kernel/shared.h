@@ -172,6 +172,12 @@ static inline int64_t ps_clock_us(void) {
     return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+static inline int64_t ps_mono_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 /* Microseconds from the cycle counter, set by the real clock every two milliseconds: as exact as the unit, at a third

@@ -119,6 +119,12 @@ class Buffered:
 
     def go_on(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
+        with self._log.directory.meters.rolling():
+            self._roll(control, now)
+        self.has_rolled = True
+        self._log.on_work()
+
+    def _roll(self, control: Control, now: Active) -> None:
         new = self._log.fmt.next_id(now.segment, files.now_us())
         at = self._log.directory.make(new, now.next, 0)
         list_rolled(self._log.directory, control, self._log.manifest, self._info(control, now))
@@ -126,8 +132,6 @@ class Buffered:
             self._synced.add(now.segment)
         control.roll(new, now.next, at.position, at.sequence, at)
         self._attach(control.active())
-        self.has_rolled = True
-        self._log.on_work()
 
     def _info(self, control: Control, now: Active) -> SegmentInfo:
         """What the manifest says of the active segment when it is left; an empty one is not."""

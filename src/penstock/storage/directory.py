@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from penstock.errors import DiskFull, NotALog
 from penstock.storage import files, growing, segment
 from penstock.storage.damage import Place
+from penstock.storage.meters import Meters
 from penstock.storage.recovery import companion_base, list_segments
 from penstock.storage.segment import Format, Header, ReadSegment, SegmentPaths, WriteSegment
 
@@ -56,6 +57,7 @@ class Directory:
         self.interval = interval
         self.begin_with = begin_with
         self.first = first
+        self.meters = Meters()
 
     @property
     def capacity(self) -> int:

@@ -576,6 +576,11 @@ class Log:
 _open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
 
 
+def open_logs() -> list[Log]:
+    """Every log that this process has open."""
+    return list(_open_logs)
+
+
 def _after_fork_in_child() -> None:
     for log in list(_open_logs):
         log.forked()

@@ -152,6 +152,10 @@ class Mapped:
 
     def go_on(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
+        with self._log.directory.meters.rolling():
+            self._roll(control, now)
+
+    def _roll(self, control: Control, now: Active) -> None:
         new = self._log.fmt.next_id(now.segment, files.now_us())
         if new != now.segment + 1:
             self._log.directory.delete(now.segment + 1)  # of a roll that was cut short on the day before

@@ -242,6 +242,7 @@ class LogReader:
 
     def _bad(self, at: Place, reason: str, end: Place) -> None:
         """A bad record: say so, or step over it and note what is lost."""
+        self.log.directory.meters.corruptions += 1
         if self.on_corrupt == "raise":
             raise CorruptRecord(self.segment.paths.data, at.position, at.sequence, reason)
         after = next_readable(self.segment, at, end)

@@ -25,7 +25,8 @@ from penstock.storage.segment import WriteSegment
 def guard_sync(directory: Directory, control: Control, sync: Callable[[], None]) -> None:
     """A sync that fails poisons the log for every process: no later success may be reported on top of it."""
     try:
-        sync()
+        with directory.meters.syncing():
+            sync()
     except OSError as error:
         control.set_poison(error.errno or errno.EIO)
         raise SyncFailed(directory.path, error.errno or errno.EIO) from error
