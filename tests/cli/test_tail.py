@@ -169,6 +169,18 @@ def test_a_log_that_is_closed_and_opened_again_is_followed(path: Path, format: s
             assert [row.payload for row in next(coming)] == [word]
 
 
+def test_a_partition_is_followed_from_its_first_message_on(path: Path) -> None:
+    with Topics(path, linger_s=0) as topics:
+        topic = topics.topic("orders", partitions=2)
+        topic.publish(b"one", partition=0).wait()
+        with Rows(find(path)) as rows:
+            assert [row.payload for row in rows.now()] == [b"one"]
+            coming = rows.follow()
+            for partition in (1, 0, 1):
+                topic.publish(b"%d" % partition, partition=partition).wait()
+                assert [(row.part.partition, row.payload) for row in next(coming)] == [(partition, b"%d" % partition)]
+
+
 def test_what_would_do_something_to_a_terminal_is_escaped_there(path: Path, terminal: Callable[..., Terminal]) -> None:
     with Queue(path) as q:
         q.append(b"a\x1b[31mred\nb")
