@@ -18,10 +18,11 @@ from penstock import Channel, Journal, Queue, Retention, Topics
 from penstock.formats.channel import Method
 from penstock.inspect import find
 from penstock.inspect.rows import Rows
-from penstock.storage import retention
+from penstock.storage import files, retention
 from penstock.storage.shrink import compress_sealed
 from tests.cli.conftest import COMMAND, FORMATS, Live, Terminal
 from tests.spark.test_jobs_verify import flip, segments
+from tests.support import until
 
 Run = Callable[..., Result]
 
@@ -44,7 +45,8 @@ def test_the_last_ones(run: Run, live: Live, format: str) -> None:
 def test_from_a_time(run: Run, path: Path) -> None:
     with Queue(path) as q:
         q.append(b"before")
-        time.sleep(0.002)  # times are of microseconds, the clock perhaps not
+        appended_us = files.now_us()
+        until(lambda: files.now_us() > appended_us, "the clock goes on")
         now = datetime.now(UTC)
         q.append(b"after")
     assert lines(run("tail", path, "--from", now.isoformat())) == ["after"]
