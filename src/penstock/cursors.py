@@ -79,13 +79,14 @@ def _move(part: Part, name: str, place: Place) -> Moved:
 
 
 def _forget(part: Part, name: str) -> Moved:
-    with writing(part) as log:
-        before = _known(log, name)
-        if part.format != "channel":
-            log.cursors.forget(name)
-    if part.format == "channel" and before is not None:
+    if part.format == "channel":
         with Channel[bytes](part.path) as channel:
+            before = _known(channel._open_log(), name)
             channel.forget(name)
+    else:
+        with writing(part) as log:
+            before = _known(log, name)
+            log.cursors.forget(name)
     return Moved(part.topic, part.partition, name, before, None)
 
 

@@ -18,10 +18,11 @@ from penstock import Channel, Journal, Queue, Retention, Topics
 from penstock.formats.channel import Method
 from penstock.inspect import find
 from penstock.inspect.rows import Rows
-from penstock.storage import retention
+from penstock.storage import files, retention
 from penstock.storage.shrink import compress_sealed
 from tests.cli.conftest import COMMAND, FORMATS, Live, Terminal
 from tests.spark.test_jobs_verify import flip, segments
+from tests.support import until
 
 Run = Callable[..., Result]
 
@@ -44,7 +45,8 @@ def test_the_last_ones(run: Run, live: Live, format: str) -> None:
 def test_from_a_time(run: Run, path: Path) -> None:
     with Queue(path) as q:
         q.append(b"before")
-        time.sleep(0.002)  # times are of microseconds, the clock perhaps not
+        appended_us = files.now_us()
+        until(lambda: files.now_us() > appended_us, "the clock goes on")
         now = datetime.now(UTC)
         q.append(b"after")
     assert lines(run("tail", path, "--from", now.isoformat())) == ["after"]
@@ -167,6 +169,18 @@ def test_a_log_that_is_closed_and_opened_again_is_followed(path: Path, format: s
         for word in (b"two", b"three"):
             OPENED[format](path, word)
             assert [row.payload for row in next(coming)] == [word]
+
+
+def test_a_partition_is_followed_from_its_first_message_on(path: Path) -> None:
+    with Topics(path, linger_s=0) as topics:
+        topic = topics.topic("orders", partitions=2)
+        topic.publish(b"one", partition=0).wait()
+        with Rows(find(path)) as rows:
+            assert [row.payload for row in rows.now()] == [b"one"]
+            coming = rows.follow()
+            for partition in (1, 0, 1):
+                topic.publish(b"%d" % partition, partition=partition).wait()
+                assert [(row.part.partition, row.payload) for row in next(coming)] == [(partition, b"%d" % partition)]
 
 
 def test_what_would_do_something_to_a_terminal_is_escaped_there(path: Path, terminal: Callable[..., Terminal]) -> None:

@@ -50,7 +50,8 @@ def tail(
                     for some in rows.follow():
                         _write(some, show)
             except KeyboardInterrupt:
-                pass  # how one that follows is ended
+                if not follow:  # else it is how it is ended
+                    raise
             tell_losses(rows.losses)
 
 

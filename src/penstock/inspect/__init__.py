@@ -50,9 +50,12 @@ class Part:
 
     @property
     def own(self) -> Path:
-        """Where the log keeps what is no segment."""
-        own = Path(self.path) / f".partition_{self.partition}"
-        return own if self.format == "topic" and own.is_dir() else Path(self.path)
+        """Where the log keeps what is no segment. A partition that nobody has opened yet will have a directory for it; one of another
+        implementation's topic has none."""
+        top = Path(self.path)
+        own = top / f".partition_{self.partition}"
+        ours = self.format == "topic" and (own.is_dir() or (top / metadata.FILE).exists())
+        return own if ours else top
 
     def open(self) -> View:
         """Look into it; `with part.open() as view`."""
