@@ -191,7 +191,7 @@ class Directory:
 
     def _is_ours(self, name: str) -> bool:
         """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
-        if name.startswith(("manifest.", "cursors/", "unpacked.")):
+        if name.startswith(("manifest.", "losses.", "cursors/", "unpacked.")):
             return True
         name = _TEMPORARY.sub("", name)
         beside = name.rpartition(".")[0]  # of an index or companion, by either way of naming them

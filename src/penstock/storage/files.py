@@ -104,6 +104,15 @@ def used_bytes(path: Path) -> int:
     return min(st.st_size, st.st_blocks * 512)
 
 
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What is another whenever a file was replaced; None when there is none."""
+    try:
+        st = path.stat()
+    except FileNotFoundError:
+        return None
+    return st.st_ino, st.st_mtime_ns
+
+
 def has_name(fd: int) -> bool:
     """Whether an open file is still in some directory: one that was removed or replaced is not."""
     return os.fstat(fd).st_nlink > 0

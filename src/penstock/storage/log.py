@@ -32,6 +32,7 @@ from penstock.storage.buffered import Buffered, Buffering
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory, First, is_full
+from penstock.storage.losses import LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.mapped import Mapped
 from penstock.storage.opening import check, recover, survey
@@ -85,6 +86,7 @@ class Log:
         self.on_work = on_work
         self._buffering = buffering
         self.cursors = Cursors(self.directory.own)
+        self.losses = LossList(self.directory.own)
         self.closed = False
         self._closing = False  # no more appends; read and set under the lock
         self._close_lock = threading.Lock()

@@ -126,7 +126,7 @@ def check(directory: Directory, segments: list[SegmentInfo], report: Recovery) -
         if seg.header.begin != info.begin and not seg.header_error:
             report.damage.append(f"{seg.paths.data}: byte 4: begins at {seg.header.begin}, it should be {info.begin}")
         found = walk(seg, Place(info.end, info.next), directory.interval, report)
-        for position, loss in found.losses:
+        for position, loss, _ in found.losses:
             report.damage.append(
                 f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
             )
