@@ -6,9 +6,9 @@ indexes and the small files. `look` and `check` are the two halves, for whoever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -17,11 +17,12 @@ from penstock.errors import PenstockError
 from penstock.formats import channel
 from penstock.inspect import Part, Segment, View, find, format_of
 from penstock.options import INDEX_INTERVAL
-from penstock.storage import beside, files, index, packing, soundness
+from penstock.storage import beside, files, index, packing, sessions, soundness
 from penstock.storage.damage import Place
 from penstock.storage.losses import is_listed
+from penstock.storage.manifest import SegmentInfo
 from penstock.storage.recovery import Hole, OnProgress, Recovery, Walked, torn_bytes, walk
-from penstock.storage.segment import ReadSegment
+from penstock.storage.segment import Format, ReadSegment
 from penstock.storage.soundness import Flaw, Small
 
 Kind = Literal["log", "header", "record", "stream", "tail", "companion", "index"] | Small
@@ -59,6 +60,11 @@ class Finding:
     what: str
     repair: str = ""  # what `repair` would do about it
 
+    @property
+    def mendable(self) -> bool:
+        """Whether `repair` can do something about it."""
+        return not self.repair.startswith("nothing")
+
     def __str__(self) -> str:
         about = f"offsets {self.first} to {self.last}: " if self.last >= self.first else ""
         return f"{self.file}: byte {self.position}: {about}{self.what}"
@@ -90,9 +96,13 @@ class Looked(NamedTuple):
     """A log, its segments, and what is wrong with it beside them. It is at rest if it was closed, and not opened since."""
 
     part: Part
-    segments: tuple[Segment, ...]
-    findings: tuple[Finding, ...]
-    rests: bool
+    segments: tuple[Segment, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    flaws: tuple[Flaw, ...] = ()  # what some of these are about
+    rests: bool = False
+    end: int = 0  # the offset that the next record will have
+    end_offset: int = 0  # the same in bytes, of a channel
+    missing: tuple[Path, SegmentInfo] | None = None  # the last segment, whose file is gone, and where it lay
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,8 @@ class Checked:
     lost: int
     bytes: int
     findings: tuple[Finding, ...]
+    holes: tuple[Hole, ...] = ()  # what is lost and not listed
+    entries: tuple[Hole, ...] = ()  # records that are good, though their checksums in the companion are not
 
 
 def verify(path: str | Path, *, deep: bool = False, progress: OnProgress | None = None) -> VerifyReport:
@@ -151,11 +163,15 @@ def _without_retired(found: Sequence[Looked], findings: Iterable[Finding]) -> It
 # ---- a log as a whole ----
 
 
-def look(path: str | Path) -> list[Looked]:
-    """Every log at a path, and what is wrong with it beside its segments."""
+def look(path: str | Path, *, before: Callable[[Part], object] = lambda part: None) -> list[Looked]:
+    """Every log at a path, and what is wrong with it beside its segments. `before` is called for each first."""
     parts = find(path, strict=False)
     first = {part.path: part for part in reversed(parts)}
-    return [_look(part, first=first[part.path] == part) for part in parts]
+    out = []
+    for part in parts:
+        before(part)
+        out.append(_look(part, first=first[part.path] == part))
+    return out
 
 
 def _look(part: Part, *, first: bool) -> Looked:
@@ -170,7 +186,8 @@ def _look(part: Part, *, first: bool) -> Looked:
         with part.open() as view:
             if ours:
                 flaws += _small(part, view)
-            segments, rests = tuple(view.segments()), view.clean
+            segments, rests, end = tuple(view.segments()), view.clean, view.end
+            end_offset = view.end_offset if part.format == "channel" else 0
             findings = [_of_flaw(part, flaw) for flaw in flaws]
             if not any(flaw.kind == "manifest" for flaw in flaws):
                 findings += _gaps(part, segments)
@@ -179,10 +196,26 @@ def _look(part: Part, *, first: bool) -> Looked:
         if ours:
             flaws += [*soundness.page(part.own), *soundness.manifest(part.own), *soundness.loss_list(part.own)]
         findings = [_of_flaw(part, flaw) for flaw in flaws]
-        if not any(flaw.known for flaw in flaws):
+        missing = _missing_last(part, fmt) if ours else None
+        if missing is not None:
+            place, info = missing
+            file = str(place / fmt.name(info.id))
+            about = (part.topic, part.partition, file, 0, info.base, info.next - 1)
+            findings.append(Finding(*about, "record", "the last file of the log is missing", _REPAIRS["record"]))
+        elif not any(flaw.known for flaw in flaws):
             findings.append(Finding(part.topic, part.partition, part.path, 0, 0, -1, "log", str(error), _NOTHING))
-        return Looked(part, (), tuple(findings), False)
-    return Looked(part, segments, tuple(findings), rests)
+        return Looked(part, findings=tuple(findings), flaws=tuple(flaws), missing=missing)
+    return Looked(part, segments, tuple(findings), tuple(flaws), rests, end, end_offset)
+
+
+def _missing_last(part: Part, fmt: Format) -> tuple[Path, SegmentInfo] | None:
+    """The last segment, of a journal that of a session, whose file is gone; with the directory that it was in."""
+    top = Path(part.path)
+    for place in [*sessions.earlier(top), top] if part.format == "journal" else [top]:
+        found = soundness.missing_last(place, fmt, part.own if place == top else place)
+        if found is not None:
+            return place, found
+    return None
 
 
 def _small(part: Part, view: View) -> Iterator[Flaw]:
@@ -240,7 +273,7 @@ def check(segment: Segment, *, deep: bool = False, rests: bool = False, told: Re
         end = Place(segment.end, segment.next)
         walked = walk(seg, end, interval, told or Recovery(), listed=segment.losses)
     except (PenstockError, OSError) as error:
-        return Checked(0, 0, 0, 0, (_finding(segment, 0, "record", str(error)),))
+        return Checked(0, 0, 0, 0, (replace(_finding(segment, 0, "record", str(error)), repair=_NOTHING),))
     in_entry = [hole for hole in walked.losses if beside.only_entry_is_wrong(seg, hole)]
     holes = [hole for hole in walked.losses if hole not in in_entry]
     known = [hole for hole in holes if is_listed(segment.losses, hole.loss.first, hole.loss.last)]
@@ -248,7 +281,11 @@ def check(segment: Segment, *, deep: bool = False, rests: bool = False, told: Re
         *_header(seg, segment),
         *(_of_hole(segment, hole) for hole in holes if hole not in known),
         *(_of_entry(seg, segment, hole) for hole in in_entry),
-        *_beside(seg, segment, walked, rests=rests),
+        *(
+            _beside(seg, segment, walked, rests=rests)
+            if soundness.is_ours(Path(segment.part.path), segment.part.own)
+            else ()
+        ),
         *(_slow(seg, segment, holes) if deep else ()),
     ]
     records = segment.next - segment.base - _count(holes)
@@ -258,6 +295,8 @@ def check(segment: Segment, *, deep: bool = False, rests: bool = False, told: Re
         lost=_count(known),
         bytes=max(0, min(segment.end, len(seg.data)) - seg.start),
         findings=tuple(findings),
+        holes=tuple(hole for hole in holes if hole not in known),
+        entries=tuple(in_entry),
     )
 
 

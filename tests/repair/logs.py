@@ -66,7 +66,7 @@ def _journal(path: Path) -> None:
 
 
 def _topic(path: Path) -> None:
-    with Topics(path, segment_bytes=1800) as logs:
+    with Topics(path, segment_bytes=1800, linger_s=0) as logs:
         t = logs.topic("t", 2)
         for payload in SENT:
             t.publish(payload, partition=1).wait()

@@ -80,7 +80,7 @@ def test_another_implementations_directory_lacks_nothing(path: Path) -> None:
         if name.startswith("segment.") and not name.endswith((".time", ".index")):
             (path / name).parent.mkdir(exist_ok=True)
             (path / name).write_bytes(data)
-    assert {f.kind for f in verify(path).findings} <= {"companion", "index"}
+    assert verify(path).findings == ()
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_beside_a_live_writer_nothing_is_found(path: Path, kind: str) -> None:
                     if written % 3 == 0:
                         rx.recv()
         else:
-            with Topics(path, segment_bytes=50_000) as t:
+            with Topics(path, segment_bytes=50_000, linger_s=0) as t:
                 while not stop.is_set():
-                    t.topic("t", 1).publish_many([b"%050d" % written] * 40).wait()
-                    written += 40
+                    t.topic("t", 1).publish_many([b"%050d" % written] * 250).wait()
+                    written += 250
 
     writer = threading.Thread(target=write)
     writer.start()

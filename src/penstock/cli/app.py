@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import demo, spark, verify
+from penstock.cli import demo, repair, spark, verify
 
 app = typer.Typer(
     name="penstock",
@@ -16,6 +16,7 @@ app = typer.Typer(
 )
 app.add_typer(spark.app, name="spark")
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
+app.command()(repair.repair)
 app.command()(verify.verify)
 
 

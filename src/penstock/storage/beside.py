@@ -7,6 +7,7 @@ whether they were damaged before, nothing tells any more.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import le
 from pathlib import Path
@@ -17,7 +18,8 @@ from penstock.kernel import Buffer
 from penstock.storage import companion, files, index
 from penstock.storage.companion import Times
 from penstock.storage.damage import Place
-from penstock.storage.recovery import Hole, Recovery, Walked, walk
+from penstock.storage.losses import Listed
+from penstock.storage.recovery import Hole, Recovery, walk
 from penstock.storage.segment import ReadSegment
 
 _PART = 1 << 16
@@ -25,9 +27,9 @@ _DAY_US = 86_400_000_000
 _MOST_DIFFERENT = 2  # bytes of a checksum: of one that is a damaged record's, nearly all differ
 
 
-def index_for(seg: ReadSegment, end: Place, interval: int, walked: Walked | None = None) -> bytes:
-    """The index that a segment with so many records should have."""
-    found = walked or walk(seg, end, interval, Recovery())
+def index_for(seg: ReadSegment, end: Place, interval: int, listed: Sequence[Listed] = ()) -> bytes:
+    """The index that a segment should have whose records end there; some may be `listed` as lost."""
+    found = walk(seg, end, interval, Recovery(), listed=listed)
     return index.pack(interval, seg.base, end.sequence - seg.base, found.points)
 
 

@@ -607,7 +607,7 @@ class Opening:
         """Copy what lies beyond the end to `*.torn`, and zero it or cut it off, so that it never comes back to life."""
         last = _last_nonzero(seg.data, end)
         if last is not None:
-            aside = _free_name(seg.paths.data, ".torn")
+            aside = free_name(seg.paths.data, ".torn")
             files.copy_range(seg.paths.data, end, last + 1, aside)
         if last is not None or (self.fmt.GROWS and len(seg.data) > end):
             with files.opened(seg.paths.data, write=True) as fd:
@@ -632,7 +632,7 @@ class Opening:
         if _last_nonzero(data, self.fmt.HEADER_BYTES) is None:
             files.remove(paths.data)
         else:
-            aside = _free_name(paths.data, ".torn")
+            aside = free_name(paths.data, ".torn")
             files.rename(paths.data, aside)
             self.report.torn.append(f"{paths.data}: beyond the end of the log, kept as {aside.name}")
         files.remove(paths.index)
@@ -669,7 +669,7 @@ def torn_bytes(seg: ReadSegment, end: int) -> int:
     return last + 1 - end if last is not None else 0
 
 
-def _free_name(path: Path, suffix: str) -> Path:
+def free_name(path: Path, suffix: str) -> Path:
     """`path` with a suffix, numbered if a file of that name is there already."""
     name, n = path.with_name(path.name + suffix), 1
     while name.exists():

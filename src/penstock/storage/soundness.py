@@ -17,8 +17,8 @@ from penstock.storage import checked, files, index, metadata, offsets
 from penstock.storage.control import Control
 from penstock.storage.cursor import Cursors
 from penstock.storage.losses import FILE, LossList
-from penstock.storage.manifest import Manifest
-from penstock.storage.recovery import list_segments
+from penstock.storage.manifest import Manifest, SegmentInfo
+from penstock.storage.recovery import companion_base, list_segments
 from penstock.storage.segment import Format, SegmentPaths
 
 Small = Literal["metadata", "control", "manifest", "cursor", "offset", "ledger", "losses"]
@@ -68,13 +68,18 @@ def settings(top: Path, fmt: Format) -> Iterator[Flaw]:
     if found is None:
         yield Flaw("metadata", path, 0, "it is missing")
         return
-    if found["format"] == fmt.NAME and found.get("version") != fmt.VERSION:
-        what = f"it says version {found.get('version')}, this Penstock knows {fmt.VERSION}"
+    version = found.get("version")
+    if found["format"] == fmt.NAME and isinstance(version, int) and version > fmt.VERSION:
+        what = f"it says version {version}, this Penstock knows {fmt.VERSION}"
         yield Flaw("metadata", path, 0, what, known=False)
         return
     with files.opened(path) as fd:
         raw = files.read(fd, 0, files.size(fd))
-    if found["format"] != fmt.NAME or set(found) != {"format", "version", *_SETTINGS[fmt.NAME]}:
+    if (
+        found["format"] != fmt.NAME
+        or set(found) != {"format", "version", *_SETTINGS[fmt.NAME]}
+        or version != fmt.VERSION
+    ):
         yield Flaw("metadata", path, 0, "its settings are not those that a log of this format has")
     elif raw != json.dumps(found, indent=2).encode() + b"\n":
         yield Flaw("metadata", path, 0, "it is not as Penstock writes it")
@@ -146,6 +151,29 @@ def manifest(own: Path) -> Iterator[Flaw]:
     found = _settled(look)
     if found is not None:
         yield found
+
+
+def missing_last(top: Path, fmt: Format, own: Path) -> SegmentInfo | None:
+    """The last segment of a log that nobody writes, if its file is gone: its marks say which that was and where it ended."""
+    try:
+        control = Control(own / ".lock", read_only=True)
+    except (FileNotFoundError, NotALog):
+        return None
+    found = Manifest(own / "manifest", read_only=True)
+    try:
+        mark = control.clean or control.durable
+        found.load(0, believe_rolled=True)
+        before = [info for info in found.ordered() if mark is not None and info.id < mark.segment]
+        last = before[-1] if before else found.gone
+    finally:
+        control.close()
+        found.close()
+    if mark is None or any(segment >= mark.segment for segment in list_segments(top, fmt)):
+        return None
+    known = companion_base(SegmentPaths(top, fmt, mark.segment))
+    base = known if known is not None else last.next if last else 0
+    begin = last.begin + last.end - fmt.HEADER_BYTES if last and fmt.SAYS_BEGIN else 0
+    return SegmentInfo(mark.segment, base, mark.next - base, mark.end, 0, 0, begin=begin) if mark.next > base else None
 
 
 def cursors(own: Path, end: Callable[[], int] | None) -> Iterator[Flaw]:
