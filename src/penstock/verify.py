@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.formats import channel
 from penstock.inspect import Part, Segment, View, find, format_of
 from penstock.options import INDEX_INTERVAL
-from penstock.storage import beside, files, index, packing, sessions, soundness
+from penstock.storage import beside, files, packing, sessions, soundness
 from penstock.storage.damage import Place
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
@@ -194,7 +194,8 @@ def _look(part: Part, *, first: bool) -> Looked:
             findings += _tail(part, view, segments)
     except (PenstockError, OSError) as error:
         if ours:
-            flaws += [*soundness.page(part.own), *soundness.manifest(part.own), *soundness.loss_list(part.own)]
+            again = [*soundness.page(part.own), *soundness.manifest(part.own), *soundness.loss_list(part.own)]
+            flaws += [flaw for flaw in again if flaw not in flaws]
         findings = [_of_flaw(part, flaw) for flaw in flaws]
         missing = _missing_last(part, fmt) if ours else None
         if missing is not None:
@@ -370,9 +371,8 @@ def _leads(seg: ReadSegment, segment: Segment, walked: Walked) -> bool:
     interval, count = seg.index.interval, segment.next - segment.base
     if not interval or seg.index.count < -(-count // interval):
         return False
-    points = dict(walked.points)
-    wanted = index.Index(index.pack(interval, segment.base, count, points.items()), segment.base)
-    return all(seg.index.entry(i) == wanted.entry(i) for i in range(wanted.count) if wanted.entry(i)[0] in points)
+    entry, base = seg.index.entry, segment.base  # of a record that is lost, whatever it says
+    return all(entry((sequence - base) // interval) == (sequence, at) for sequence, at in walked.points)
 
 
 def _slow(seg: ReadSegment, segment: Segment, holes: Sequence[Hole]) -> Iterator[Finding]:

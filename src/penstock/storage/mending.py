@@ -23,9 +23,10 @@ from penstock.storage.manifest import Manifest
 from penstock.storage.offsets import DURABLE, WRITTEN, Offsets
 from penstock.storage.opening import recover, survey
 from penstock.storage.recovery import Hole, free_name
-from penstock.storage.segment import Format, ReadSegment
+from penstock.storage.segment import Format, ReadSegment, private_name
 from penstock.storage.shrink import clear_leftovers
 
+_PART: Final = 1 << 20
 _SPACE: Final = 1 << 20  # for a new segment that a channel goes on with: whoever opens it makes that longer
 _PARTITIONS: Final = re.compile(rb'"partitions": ([1-9][0-9]{0,5})\b')
 
@@ -51,6 +52,21 @@ class Mending:
         files.replace(path, data)
         files.sync_directory(path.parent)
 
+    def _put(self, path: Path, data: bytes | memoryview, length: int) -> None:
+        """A new file, in one step, which may be long: zeros follow its data."""
+        temporary = private_name(path)
+        fd = files.create(temporary, exclusive=False)
+        try:
+            files.truncate(fd, 0)
+            for at in range(0, len(data), _PART):
+                files.write(fd, data[at : at + _PART], at)
+            files.truncate(fd, length)
+            files.sync(fd)
+        finally:
+            files.close(fd)
+        files.rename(temporary, path)
+        files.sync_directory(path.parent)
+
     def _set_aside(self, path: Path) -> None:
         """Have a file that another has taken the place of under the name of a copy."""
         aside = free_name(path, ".broken")
@@ -65,12 +81,7 @@ class Mending:
         data it is as long as the others."""
         head = self.fmt.pack_header(seg.id, seg.base, begin, seg.times.us(0))
         files.make_directories(seg.paths.data.parent, self.top)
-        files.replace(seg.paths.data, head)
-        if self.fmt.SPEC.zero_ends:
-            with files.opened(seg.paths.data, write=True) as fd:
-                files.truncate(fd, self._file_size())
-                files.sync(fd)
-        files.sync_directory(seg.paths.data.parent)
+        self._put(seg.paths.data, head, self._file_size() if self.fmt.SPEC.zero_ends else len(head))
 
     def header(self, seg: ReadSegment, begin: int, end: int) -> None:
         """Write the header that a segment should have over the one it has. Of the file only that is copied."""
@@ -92,8 +103,7 @@ class Mending:
         """Put the plain file in place of a compressed one whose stream is damaged and whose records are not."""
         packed = seg.paths.packed
         assert packed is not None
-        files.replace(seg.paths.data, bytes(memoryview(seg.data)[:end]))
-        files.sync_directory(self.top)
+        self._put(seg.paths.data, memoryview(seg.data)[:end], end)
         self._set_aside(packed)
 
     def companion(self, seg: ReadSegment, end: Place, entries: Sequence[Hole]) -> None:
