@@ -9,6 +9,9 @@ import pytest
 from penstock import Channel, CorruptRecord, Journal, NotALog, Queue, Topics
 from penstock.inspect import find
 from penstock.repair import apply
+from penstock.storage.damage import Place
+from penstock.storage.losses import Listed
+from penstock.storage.recovery import Recovery, next_readable, place_over, walk
 from penstock.verify import verify
 from tests.repair import logs
 from tests.repair.test_verify import flip
@@ -101,6 +104,35 @@ def test_damage_that_is_not_listed_raises(path: Path) -> None:
             list(backward)
         assert raised.value.sequence == 36
     assert [(f.first, f.last) for f in verify(path).findings] == [(36, 36)]
+
+
+def test_a_list_that_was_made_when_another_segment_had_the_records(path: Path) -> None:
+    logs.lay("queue", path)
+    break_record(path, 34)
+    segment = logs.segments(path)[1]
+    seg, end = segment.read(), Place(segment.end, segment.next)
+    bad = Place(seg.scan(seg.start, segment.end).position, 34)
+    after = next_readable(seg, bad, end)
+    assert after.sequence == 35
+    for first, last, wanted in ((34, 34, after), (30, 40, after), (35, 40, None), (0, 33, None)):
+        other = Listed("another", first, last, 0, 0, "", 0)
+        assert place_over([other], seg, bad, end) == wanted
+        assert place_over([other._replace(segment=segment.name, end=77)], seg, bad, end) == (
+            Place(77, last + 1) if wanted else None
+        )
+
+
+def test_a_walk_goes_as_far_as_the_list_says(path: Path) -> None:
+    """Or the index that repair has made anew could have it come to another end the next time."""
+    logs.lay("queue", path)
+    break_record(path, 34)
+    segment = logs.segments(path)[1]
+    seg, end = segment.read(), Place(segment.end, segment.next)
+    upto = seg.scan(seg.start, segment.end, 6, verify=False).position
+    listed = [Listed(segment.name, 34, 37, seg.start, upto, "", 0)]
+    ((_, plain, _),) = walk(seg, end, logs.INTERVAL, Recovery()).losses
+    ((_, told, reached),) = walk(seg, end, logs.INTERVAL, Recovery(), listed=listed).losses
+    assert (plain[:2], told[:2], reached) == ((34, 34), (34, 37), upto)
 
 
 def test_a_list_that_cannot_be_read_hides_nothing(path: Path) -> None:
