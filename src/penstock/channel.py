@@ -40,7 +40,7 @@ from penstock.storage.janitor import Janitor
 from penstock.storage.kept import Kept, Told
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.offsets import Offsets
+from penstock.storage.offsets import DURABLE, WRITTEN, Offsets
 from penstock.storage.places import Places
 from penstock.storage.ranges import Ranges
 from penstock.storage.recovery import Recovery
@@ -55,8 +55,6 @@ Compression = Literal["snappy", "gzip", "zstd"]
 _METHODS: Final = {"snappy": Method.SNAPPY, "gzip": Method.GZIP, "zstd": Method.ZSTD}
 _PAGE: Final = 4096
 _NAP_S: Final = 0.5
-_WRITTEN: Final = 0  # the slot of the write offset
-_DURABLE: Final = 511  # the slot of the offset up to which all was put on the disk, when that was last promised
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +335,7 @@ class Channel(AsyncClosable, Generic[T]):
             self._offsets = Offsets(self.path / "offset", read_only=self._read_only)
         # Not the write offset: that may have reached the disk before what it speaks of, where zeros lie, which are taken
         # for empty messages.
-        written = self._offsets.load(_DURABLE) if self._offsets else 0
+        written = self._offsets.load(DURABLE) if self._offsets else 0
         if self._offsets and not self._read_only:
             mirror = self._offsets.mirror()
         size = -(-(fmt.HEADER_BYTES + segment_bytes + CHANNEL_MESSAGE_BYTES) // _PAGE) * _PAGE
@@ -365,10 +363,10 @@ class Channel(AsyncClosable, Generic[T]):
         """What recovery cut is neither written nor read."""
         assert self._offsets is not None
         end, cursors = self._places.end, self._open_log().cursors
-        self._offsets.store(_WRITTEN, end)
-        self._offsets.store(_DURABLE, min(end, self._offsets.load(_DURABLE)))
+        self._offsets.store(WRITTEN, end)
+        self._offsets.store(DURABLE, min(end, self._offsets.load(DURABLE)))
         for name, slot in self._slots().items():
-            if slot == _WRITTEN:
+            if slot == WRITTEN:
                 continue  # its file cannot be read
             done = Ranges(self._offsets.load(slot), cursors.ranges(name))
             reached = done.beyond[-1][1] if done.beyond else done.low
@@ -455,7 +453,7 @@ class Channel(AsyncClosable, Generic[T]):
         return group
 
     def _new_slot(self, offsets: Offsets) -> int:
-        taken = set(self._slots().values()) | {_WRITTEN, _DURABLE}
+        taken = set(self._slots().values()) | {WRITTEN, DURABLE}
         slot = next(i for i in range(len(taken) + 1) if i not in taken)
         if slot >= offsets.slots:
             offsets.grow()
@@ -505,7 +503,7 @@ class Channel(AsyncClosable, Generic[T]):
     def _read_to(self, slot: int) -> int:
         """A receiver's offset. One whose file cannot be read is shown with no slot of its own: it has read nothing."""
         assert self._offsets is not None
-        return self._offsets.load(slot) if slot != _WRITTEN else 0
+        return self._offsets.load(slot) if slot != WRITTEN else 0
 
     # ---- what senders and receivers ask ----
 
@@ -519,7 +517,7 @@ class Channel(AsyncClosable, Generic[T]):
         assert offsets is not None
         log.sync_to(next_, timeout_s)
         with log.locked():  # it never goes back
-            offsets.store(_DURABLE, self._places.durable)
+            offsets.store(DURABLE, self._places.durable)
         self._sync_offsets()
 
     def _sync_offsets(self) -> None:

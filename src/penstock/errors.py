@@ -180,7 +180,7 @@ class CorruptRecord(PenstockError):
         self.reason = reason
         super().__init__(
             f"{self.path}: byte {position} (sequence {sequence}): {reason}; "
-            'read on with on_corrupt="skip", which names the lost range, or restore the file from a copy'
+            'read on with on_corrupt="skip", which names the lost range, restore the file from a copy, or run `penstock repair`'
         )
 
     def __reduce__(self) -> tuple[type, tuple[str, int, int, str]]:

@@ -13,9 +13,11 @@ from penstock.cli.cursors import cursors
 from penstock.cli.doctor import doctor
 from penstock.cli.dump import dump
 from penstock.cli.info import info
+from penstock.cli.repair import repair
 from penstock.cli.retain import retain
 from penstock.cli.tail import tail
 from penstock.cli.top import top
+from penstock.cli.verify import verify
 
 app = typer.Typer(
     name="penstock",
@@ -26,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(spark.app, name="spark")
-for command in (info, tail, dump, append, cursors, retain, compress, convert, doctor, top, bench):
+for command in (info, tail, dump, append, verify, repair, cursors, retain, compress, convert, doctor, top, bench):
     app.command()(command)
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 

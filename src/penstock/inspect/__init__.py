@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
-from penstock.errors import LogNotFound, NotALog
+from penstock.errors import LogNotFound, NotALog, PenstockError
 from penstock.formats import channel, journal, queue, topic
 from penstock.options import INDEX_INTERVAL, MAX_FILE_SIZE_BYTES, Roll
 from penstock.storage import files, metadata, sessions
@@ -21,7 +21,9 @@ from penstock.storage.closable import Closable
 from penstock.storage.companion import Times, entry_bytes
 from penstock.storage.cursor import Cursors
 from penstock.storage.log import Log
+from penstock.storage.losses import Listed, within
 from penstock.storage.manifest import SegmentInfo
+from penstock.storage.places import Places
 from penstock.storage.segment import Format, ReadSegment, SegmentPaths, read_companion
 
 FormatName = Literal["queue", "channel", "journal", "topic"]
@@ -79,6 +81,8 @@ class Segment:
     first_us: int
     last_us: int
     active: bool  # being written, or the last of a log that nobody writes
+    begin: int | None = None  # how many bytes of frames lie before it, where the format counts them and it is known
+    losses: tuple[Listed, ...] = ()  # what of it is listed as lost
 
     @property
     def name(self) -> str:
@@ -123,7 +127,7 @@ class View(Closable):
             raise LogNotFound(f"{part.path}: no data files here")
 
     def _open(self, fmt: Format, top: Path) -> Log:
-        settings = metadata.load(Path(self.part.path)) or {}
+        settings = _settings(Path(self.part.path))
         log = Log(
             top,
             fmt,
@@ -166,17 +170,47 @@ class View(Closable):
         return [segment for log in self._logs for segment in self._of(log)]
 
     def _of(self, log: Log) -> Iterator[Segment]:
-        now = log.active()
+        now, listed = log.active(), log.losses.all()
         finished = sorted((s for s in log.finished().values() if s.id < now.segment), key=lambda s: s.id)
+        counted = log.fmt.SAYS_BEGIN
         for info in finished:
-            yield self._segment(log, info, active=False)
-        active = self._segment(log, SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0), active=True)
+            yield self._segment(log, info, listed, info.begin if counted else None, active=False)
+        before = finished[-1] if finished else log.manifest.gone
+        begin = before.begin + before.end - log.fmt.HEADER_BYTES if before else None if now.segment else 0
+        info = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
+        active = self._segment(log, info, listed, begin if counted else None, active=True)
         if active.next > active.base or active.paths().data.exists():  # a topic's partition may have no file yet
             yield active
 
-    def _segment(self, log: Log, info: SegmentInfo, *, active: bool) -> Segment:
+    def _segment(
+        self, log: Log, info: SegmentInfo, listed: tuple[Listed, ...], begin: int | None, *, active: bool
+    ) -> Segment:
         place = (info.id, info.base, info.next, info.end, info.first_us, info.last_us)
-        return Segment(self.part, str(log.path), *place, active)
+        return Segment(self.part, str(log.path), *place, active, begin, within(listed, info))
+
+    def losses(self) -> list[Listed]:
+        """What is listed as lost, and stepped over by every reader; see `penstock.repair`."""
+        return [one for log in self._logs for one in log.losses.all()]
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next record will begin, in bytes of all frames, as a channel counts."""
+        return Places(self._logs[-1]).end
+
+    @property
+    def live(self) -> bool:
+        """Whether its control page says where it ends, so that somebody may be writing it."""
+        return any(log.page is not None for log in self._logs)
+
+    @property
+    def clean(self) -> bool:
+        """Whether it was closed, and nobody has opened it for writing since."""
+        return all(log.control is not None and log.control.clean is not None for log in self._logs)
+
+    @property
+    def places(self) -> list[Path]:
+        """Where its logs keep what is no segment: of a journal, those of earlier sessions too."""
+        return [log.directory.own for log in self._logs]
 
     def cursors(self) -> dict[str, int]:
         """Where named readers stand. Those of a channel are byte offsets, and are left out."""
@@ -186,31 +220,57 @@ class View(Closable):
         self._stack.close()
 
 
-def find(path: str | Path, format: FormatName | None = None) -> list[Part]:
+class Found(NamedTuple):
+    """A log, its segments, and what was wrong with it as a whole; empty if nothing was."""
+
+    part: Part
+    segments: tuple[Segment, ...]
+    error: str
+
+
+def logs(path: str | Path, *, durable: bool = False) -> Iterator[Found]:
+    """Every log at a path, and every partition of a topic, also what cannot be opened. If `durable`, what they hold is put on
+    the disk first."""
+    for part in find(path):
+        try:
+            with part.open() as view:
+                if durable:
+                    view.durable_end()
+                found = Found(part, tuple(view.segments()), "")
+        except (PenstockError, OSError) as error:
+            found = Found(part, (), str(error))
+        yield found
+
+
+def find(path: str | Path, format: FormatName | None = None, *, strict: bool = True) -> list[Part]:
     """The logs at a path: one log, a topic with its partitions, or a directory of such. `format` is for a directory that
-    does not tell its own."""
+    does not tell its own. If not `strict`, the names of files tell what settings that cannot be read do not."""
     top = Path(path)
     if not top.is_dir():
         what = "a file; a log is a directory" if top.exists() else "no such directory"
         raise LogNotFound(f"{top}: {what}")
-    found = _parts(top, format or detect(top))
+    found = _parts(top, format or detect(top, strict=strict))
     if found:
         return found
     for child in sorted(p for p in top.iterdir() if p.is_dir() and not p.name.startswith(".")):
-        found += _parts(child, detect(child))
+        found += _parts(child, detect(child, strict=strict))
     if not found:
         raise LogNotFound(f"{top}: neither a log nor a directory of logs")
     return found
 
 
-def detect(top: Path) -> FormatName | None:
+def detect(top: Path, *, strict: bool = True) -> FormatName | None:
     """The format of the log in a directory, as its settings or the names of its files tell; None when it is no log."""
-    settings = metadata.load(top)
-    if settings is not None:
-        name = settings["format"]
-        if name not in FORMATS:
-            raise NotALog(f"{top / metadata.FILE}: format {name!r}, this Penstock knows {', '.join(FORMATS)}")
-        return cast(FormatName, name)
+    try:
+        settings = metadata.load(top)
+        if settings is not None:
+            name = settings["format"]
+            if name not in FORMATS:
+                raise NotALog(f"{top / metadata.FILE}: format {name!r}, this Penstock knows {', '.join(FORMATS)}")
+            return cast(FormatName, name)
+    except NotALog:
+        if strict:
+            raise
     for child in top.iterdir():
         if journal.parse(child.name) is not None:
             return "journal"
@@ -223,6 +283,14 @@ def detect(top: Path) -> FormatName | None:
     return None
 
 
+def _settings(top: Path) -> dict[str, Any]:
+    """What is fixed for a log, as far as that can be read."""
+    try:
+        return metadata.load(top) or {}
+    except NotALog:
+        return {}
+
+
 def _parts(top: Path, format: FormatName | None) -> list[Part]:
     if format is None:
         return []
@@ -230,5 +298,5 @@ def _parts(top: Path, format: FormatName | None) -> list[Part]:
     if format != "topic":
         return [Part(str(top), format, name)]
     numbers = {place.partition for child in top.iterdir() if (place := topic.parse(child.name))}
-    numbers.update(range((metadata.load(top) or {}).get("partitions", 0)))  # those that have no message yet, too
+    numbers.update(range(_settings(top).get("partitions", 0)))  # those that have no message yet, too
     return [Part(str(top), "topic", name, number) for number in sorted(numbers)]

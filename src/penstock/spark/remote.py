@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, Segment, View, format_of
 from penstock.storage import companion, index, metadata
+from penstock.storage.losses import FILE as LOSSES
+from penstock.storage.losses import Listed, LossList, within
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.segment import Format, ReadSegment, SegmentPaths
 
@@ -183,8 +185,14 @@ class RemoteView(View):
             infos = manifest.ordered()
             manifest.close()
             infos += _unlisted(copy, fmt, Path(place), infos)
+            copy.whole(f"{own}{LOSSES}")
+            listed = LossList(Path(place, own)).all()
+        self._listed = list(listed)
         self._segments = [
-            RemoteSegment(part, part.path, i.id, i.base, i.next, i.end, i.first_us, i.last_us, False) for i in infos
+            RemoteSegment(
+                part, part.path, i.id, i.base, i.next, i.end, i.first_us, i.last_us, False, losses=within(listed, i)
+            )
+            for i in infos
         ]
 
     @property
@@ -203,6 +211,9 @@ class RemoteView(View):
 
     def cursors(self) -> dict[str, int]:
         return {}
+
+    def losses(self) -> list[Listed]:
+        return self._listed
 
     def close(self) -> None:
         pass

@@ -14,7 +14,8 @@ from penstock.spark.history import broken, opened
 from penstock.spark.options import OnCorrupt, ReadOptions
 from penstock.spark.plan import AnyPiece, ArchivedPiece, Piece, Split
 from penstock.storage.damage import REASONS, Loss, Place
-from penstock.storage.recovery import next_readable
+from penstock.storage.losses import is_listed
+from penstock.storage.recovery import next_readable, place_over
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,9 +117,10 @@ class _Frames:
     def _bad(self, reason: int) -> None:
         at = Place(self._records.position, self._records.sequence)
         why = REASONS.get(reason, "it is not whole")
-        if self._on_corrupt == "fail":
+        after = place_over(self._piece.segment.losses, self._seg, at, self._ends)
+        if after is None and self._on_corrupt == "fail":
             raise CorruptRecord(self._seg.paths.data, at.position, at.sequence, why)
-        after = next_readable(self._seg, at, self._ends)
+        after = after or next_readable(self._seg, at, self._ends)
         self._lose(Loss(at.sequence, after.sequence - 1, why))
         self._attach(after)
 
@@ -139,12 +141,12 @@ class _Frames:
     def _short(self, sequence: int) -> None:
         """The file ends before its records do."""
         end = self._piece.segment.next
-        if self._on_corrupt == "fail":
+        if self._on_corrupt == "fail" and not is_listed(self._piece.segment.losses, sequence, end - 1):
             raise CorruptRecord(self._seg.paths.data, self._records.position, sequence, "the file is cut short here")
         self._lose(Loss(sequence, end - 1, "the file is cut short"))
 
     def _lose(self, loss: Loss) -> None:
-        """It was asked for to go on: what that costs is said, in the worker's log and, if permissive, in a row."""
+        """It was asked for to go on, or is listed as lost: what that costs is said, in the worker's log and, if permissive, in a row."""
         _log.warning("%s: %s", self._seg.paths.data, _told(loss))
         self._losses.append(loss)
 

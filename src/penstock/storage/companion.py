@@ -78,6 +78,10 @@ class Times:
         """What is written for a record: 0 when nothing is."""
         return self._words[place * self._stride] if place < len(self) else 0
 
+    def some(self, start: int, end: int) -> list[int]:
+        """The same for the records start to end - 1, which must be there."""
+        return self._words[start * self._stride : end * self._stride : self._stride].tolist()
+
     def sum(self, place: int) -> int:
         """The checksum of a record's frame; 0 when not known."""
         return (

@@ -322,6 +322,19 @@ class Control:
             self._store_mark(_CLEAN_AT, None)
             files.sync(self.fd)
 
+    def flaw(self) -> tuple[int, str] | None:
+        """The byte where the page is not what a page is, or contradicts itself, and how. While it is written a look may be too
+        early: look again before it is believed."""
+        if _IDENTITY.unpack_from(self._map)[0] != _MAGIC:
+            return 0, "it does not begin as a control page does"
+        for at, what in ((_DURABLE_AT, "the durable mark"), (_CLEAN_AT, "the mark of the last close")):
+            if any(self._map[at : at + _MARK.size]) and self._load_mark(at) is None:
+                return at, f"{what} fails its checksum"
+        clean, now = self.clean, self.active()
+        if clean is not None and clean != Mark(now.segment, now.end, now.next):
+            return _CLEAN_AT, "it says twice where the log ended when it was closed, and not the same"
+        return None
+
     # ---- a batch over several segments: where the log ends when it is committed ----
 
     @property

@@ -31,7 +31,8 @@ class Cursors:
     def __init__(self, top: Path) -> None:
         self._directory = top / "cursors"
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """The file of a name."""
         if not _NAME.fullmatch(name) or name.endswith(".tmp"):
             raise ValueError(f"cursor name {name!r}: use 1 to 128 of A-Z a-z 0-9 . _ -, not starting with a dot")
         return self._directory / name
@@ -41,18 +42,29 @@ class Cursors:
         found = self._load(name)
         return found[0] if found else None
 
+    def position(self, name: str) -> int | None:
+        """The position, though the ranges may be unreadable; None when it cannot be read, too."""
+        try:
+            data = self._read(name)
+            return self._head(name, data)[1] if data is not None else None
+        except NotALog:
+            return None
+
     def ranges(self, name: str) -> list[tuple[int, int]]:
         """What is done beyond the position."""
         found = self._load(name)
         return found[1] if found else []
 
-    def _load(self, name: str) -> tuple[int, list[tuple[int, int]]] | None:
-        path = self._path(name)
+    def _read(self, name: str) -> bytes | None:
         try:
-            with files.opened(path) as fd:
-                data = files.read(fd, 0, files.size(fd))
+            with files.opened(self.path(name)) as fd:
+                return files.read(fd, 0, files.size(fd))
         except FileNotFoundError:
             return None
+
+    def _head(self, name: str, data: bytes) -> tuple[int, int]:
+        """(number of ranges, position)."""
+        path = self.path(name)
         head = data[: _CURSOR.size]
         stored = data[_CURSOR.size : _CURSOR.size + 4]
         if len(data) < _HEAD_BYTES or stored != zlib.crc32(head).to_bytes(4, "little"):
@@ -60,15 +72,22 @@ class Cursors:
         magic, version, count, position = _CURSOR.unpack(head)
         if magic != _MAGIC or version != _VERSION:
             raise NotALog(f"{path}: not a cursor of a version this Penstock knows ({_VERSION})")
+        return int(count), int(position)
+
+    def _load(self, name: str) -> tuple[int, list[tuple[int, int]]] | None:
+        data = self._read(name)
+        if data is None:
+            return None
+        count, position = self._head(name, data)
         body = data[_HEAD_BYTES : _HEAD_BYTES + count * _RANGE.size]
         rest = data[_HEAD_BYTES + len(body) :][:4]
         if count and (len(body) < count * _RANGE.size or rest != zlib.crc32(body).to_bytes(4, "little")):
-            raise NotALog(f"{path}: byte 64: the ranges fail their checksum; forget the cursor by that name")
-        return int(position), list(_RANGE.iter_unpack(body))
+            raise NotALog(f"{self.path(name)}: byte 64: the ranges fail their checksum; forget the cursor by that name")
+        return position, list(_RANGE.iter_unpack(body))
 
     def store(self, name: str, position: int, ranges: Sequence[tuple[int, int]] = (), *, durable: bool = True) -> None:
         """Keep a position and what is done beyond it. If not `durable` it survives the process, not a power cut."""
-        path = self._path(name)
+        path = self.path(name)
         if not self._directory.is_dir():
             files.make_directories(self._directory, self._directory.parent)
         head = _CURSOR.pack(_MAGIC, _VERSION, len(ranges), position)
@@ -88,12 +107,12 @@ class Cursors:
         files.sync_directory(self._directory)
 
     def forget(self, name: str) -> None:
-        files.remove(self._path(name))
+        files.remove(self.path(name))
 
     def all(self) -> dict[str, int]:
         """Every cursor by name. One that cannot be read counts as standing at the start: it holds everything back."""
         found = {}
-        for name in sorted(self._names()):
+        for name in self.names():
             try:
                 sequence = self.load(name)
             except NotALog:
@@ -102,7 +121,8 @@ class Cursors:
                 found[name] = sequence
         return found
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Of all that have a file, readable or not."""
         if not self._directory.is_dir():
             return []
-        return [p for p in files.walk(self._directory) if _NAME.fullmatch(p) and not p.endswith(".tmp")]
+        return sorted(p for p in files.walk(self._directory) if _NAME.fullmatch(p) and not p.endswith(".tmp"))

@@ -168,10 +168,17 @@ class Directory:
     def seal(self, segment_id: int, count: int, end: int, *, synced: bool = False) -> None:
         """Give back what a finished (or closed) segment did not use, and sync its files; its data only if it is not `synced`,
         where that can be."""
+        if self.is_packed(segment_id):
+            return  # by whoever compressed it
         if self.fmt.GROWS:
             growing.seal(self.path, self.fmt, segment_id, end, count, synced=synced)
         else:
             segment.seal(self.path, self.fmt, segment_id, count, end, self.interval)
+
+    def is_packed(self, segment_id: int) -> bool:
+        """Whether a segment is there compressed, and only so."""
+        paths = self.paths(segment_id)
+        return paths.packed is not None and paths.packed.exists() and not paths.data.exists()
 
     def delete(self, segment_id: int) -> None:
         for path in self.paths(segment_id).all():
@@ -193,7 +200,7 @@ class Directory:
 
     def _is_ours(self, name: str) -> bool:
         """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
-        if name.startswith(("manifest.", "cursors/", "unpacked.")):
+        if name.startswith(("manifest.", "losses.", "cursors/", "unpacked.")):
             return True
         name = _TEMPORARY.sub("", name)
         beside = name.rpartition(".")[0]  # of an index or companion, by either way of naming them

@@ -104,6 +104,15 @@ def used_bytes(path: Path) -> int:
     return min(st.st_size, st.st_blocks * 512)
 
 
+def stamp(path: Path) -> tuple[int, int] | None:
+    """What is another whenever a file was replaced; None when there is none."""
+    try:
+        st = path.stat()
+    except FileNotFoundError:
+        return None
+    return st.st_ino, st.st_mtime_ns
+
+
 def has_name(fd: int) -> bool:
     """Whether an open file is still in some directory: one that was removed or replaced is not."""
     return os.fstat(fd).st_nlink > 0
@@ -335,6 +344,17 @@ def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def lock_holders(fd: int) -> list[int]:
+    """The processes that have a lock on an open file, as far as the system tells."""
+    inode, found = f":{os.fstat(fd).st_ino}", set()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5].endswith(inode):
+                found.add(int(fields[4]))
+    return sorted(found)
 
 
 def unlock(fd: int) -> None:

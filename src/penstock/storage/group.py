@@ -306,12 +306,13 @@ class Group:
         """The next one, done; None at the end."""
         if self._astray is not None:
             self._return()
-        before, done = self._records.sequence, self._done.copy()
+        before = self._records.sequence
         try:
             taken = self._next()
             if taken is None:
                 self._nothing()
                 return None
+            done = self._done.copy()
             out = self._decoded(decode, taken)
             done.add(taken.offset, taken.end)
             gaps = bool(done.beyond) or done.low > taken.end
@@ -435,15 +436,19 @@ class Group:
     def _next(self, reader: LogReader | None = None) -> Taken | None:
         """The next record that is not done yet; of another reader, if one is given."""
         records, done = self._records if reader is None else reader.records, self._done
-        while (message := records.read()) is not None:
+        while True:
+            segment, position, losses = records.segment, records.position, len(self._reader.losses)
+            if (message := records.read()) is None:
+                return None
             if reader is None:
                 end = self._offset()
             else:
                 end = self._places.shift(records.segment, reader.segment.header.begin) + records.position
             offset = end - self._overhead - len(message.payload)
+            if reader is None and len(self._reader.losses) > losses:  # listed as lost: nobody will ever take that
+                done.add(self._places.shift(segment) + position, offset)
             if (offset >= done.low and not done.beyond) or done.end_of(offset) is None:
                 return Taken(offset, end, message)
-        return None
 
     def _nothing(self) -> None:
         """It is at the end, unless it is closed."""

@@ -7,18 +7,13 @@ byte of the batch; so after a crash the log itself says whether the batch is the
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.errors import NotALog
-from penstock.storage import bulk, files
+from penstock.storage import bulk, checked, files
 from penstock.storage.log import Log
-
-_MOST_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
@@ -96,19 +91,8 @@ class Ledger:
             files.close(fd)
 
     def _load(self) -> _State:
-        try:
-            with files.opened(self._path) as fd:
-                text, _, checksum = files.read(fd, 0, _MOST_BYTES).strip().rpartition(b"\n")
-        except FileNotFoundError:
-            return _State()
-        if checksum != b"%08x" % zlib.crc32(text):
-            raise NotALog(
-                f"{self._path}: fails its checksum; restore it from a copy, or remove it if no writer comes again"
-            )
-        found = json.loads(text)
-        return _State(found["done"], found["intent"])
+        found = checked.load(self._path, "restore it from a copy, or remove it if no writer comes again")
+        return _State(found["done"], found["intent"]) if found is not None else _State()
 
     def _store(self, state: _State) -> None:
-        text = json.dumps(asdict(state), sort_keys=True).encode()
-        files.replace(self._path, text + b"\n%08x\n" % zlib.crc32(text))
-        files.sync_directory(self._path.parent)
+        checked.store(self._path, asdict(state))

@@ -32,9 +32,10 @@ from penstock.storage.buffered import Buffered, Buffering
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory, First, is_full
+from penstock.storage.losses import LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.mapped import Mapped
-from penstock.storage.opening import check, recover, survey
+from penstock.storage.opening import check, is_believable, recover, survey
 from penstock.storage.recovery import OnProgress, Recovery, Tail
 from penstock.storage.segment import Format, WriteSegment
 from penstock.storage.span import finish_appends, guard_sync
@@ -85,6 +86,7 @@ class Log:
         self.on_work = on_work
         self._buffering = buffering
         self.cursors = Cursors(self.directory.own)
+        self.losses = LossList(self.directory.own)
         self.closed = False
         self._closing = False  # no more appends; read and set under the lock
         self._close_lock = threading.Lock()
@@ -160,7 +162,8 @@ class Log:
         if path.exists():
             control = self.control = Control(path, read_only=True)
             control.share()
-            if control.same_boot and self.manifest.load(control.generation, believe_rolled=True):
+            believed = control.same_boot and is_believable(self.directory, control)
+            if believed and self.manifest.load(control.generation, believe_rolled=True):
                 if verify:
                     self._verify_all(verify)
                 return
@@ -198,7 +201,7 @@ class Log:
             return False
         if self.control is None and (self.directory.own / ".lock").exists():
             self.control = Control(self.directory.own / ".lock", read_only=True)
-        if self.control is None or not self.control.same_boot:
+        if self.control is None or not self.control.same_boot or not is_believable(self.directory, self.control):
             return False
         self.control.share()
         manifest = Manifest(self.directory.own / "manifest", read_only=True)
@@ -406,6 +409,8 @@ class Log:
 
     def _sync_file(self, control: Control, segment_id: int) -> None:
         path = self.path / self.fmt.name(segment_id)
+        if self.directory.is_packed(segment_id):
+            return  # it was synced before it had its name
         with self._unless_retired(control, segment_id):
             with files.opened(path) as fd:
                 files.sync(fd)

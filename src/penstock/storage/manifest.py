@@ -99,6 +99,17 @@ class Manifest:
         # A torn last edit is what a crash leaves; it never held a promise, and is written over.
         return whole or files.size(self._fd) - self._read_to <= _EDIT.size
 
+    @property
+    def read_to(self) -> int:
+        """The byte up to which it was believed."""
+        return self._read_to
+
+    @property
+    def torn_bytes(self) -> int:
+        """How much lies behind the last whole edit. While it is written a look may be too early."""
+        with self._lock:
+            return files.size(self._fd) - self._read_to if self._fd >= 0 else 0
+
     def refresh(self, generation: int) -> None:
         """Take in what other processes have added."""
         with self._lock:

@@ -21,14 +21,17 @@ _SLOT_BYTES = 8
 _PAGE = 4096
 _SLOTS = _PAGE // _SLOT_BYTES
 _COPIES = 3
-_GROUP = _COPIES * _PAGE
+GROUP_BYTES = _COPIES * _PAGE
+
+WRITTEN = 0  # the slot of the write offset
+DURABLE = 511  # the slot of the offset up to which all was put on the disk, when that was last promised
 
 
 def _places(slot: int) -> range:
     """Where the copies of a slot lie."""
     group, place = divmod(slot, _SLOTS)
-    first = group * _GROUP + place * _SLOT_BYTES
-    return range(first, first + _GROUP, _PAGE)
+    first = group * GROUP_BYTES + place * _SLOT_BYTES
+    return range(first, first + GROUP_BYTES, _PAGE)
 
 
 class Offsets:
@@ -46,7 +49,7 @@ class Offsets:
         self._failed: OSError | None = None
         try:
             if not read_only:
-                self._reach(_GROUP)
+                self._reach(GROUP_BYTES)
             self._open_map()
         except BaseException:
             files.close(self._fd)
@@ -56,10 +59,10 @@ class Offsets:
         """Of another implementation's file, which has each offset once."""
         try:
             with files.opened(self._path) as fd:
-                data = files.read(fd, 0, _GROUP)
+                data = files.read(fd, 0, GROUP_BYTES)
         except FileNotFoundError:
             return
-        if 0 < len(data) < _GROUP:
+        if 0 < len(data) < GROUP_BYTES:
             files.replace(self._path, data[:_PAGE].ljust(_PAGE, b"\0") * _COPIES)
 
     def _reach(self, length: int) -> None:
@@ -81,7 +84,7 @@ class Offsets:
 
     @property
     def slots(self) -> int:
-        return len(self._view) // _GROUP * _SLOTS
+        return len(self._view) // GROUP_BYTES * _SLOTS
 
     def mirror(self) -> memoryview:
         """The write offset, for the kernel to store."""
@@ -91,7 +94,22 @@ class Offsets:
         if self._read_only and slot >= self.slots:
             self._open_map()  # it may have grown
         copies = [int.from_bytes(self._view[at : at + _SLOT_BYTES], "big") for at in _places(slot)]
-        return copies[0] if len(self._view) < _GROUP else sorted(copies)[1]
+        return copies[0] if len(self._view) < GROUP_BYTES else sorted(copies)[1]
+
+    @property
+    def written(self) -> int:
+        """The write offset, of which one copy is kept up."""
+        return int.from_bytes(self._view[:_SLOT_BYTES], "big")
+
+    def disagree(self) -> list[int]:
+        """Slots whose copies are not the same. While one is stored a look may be too early. Of the write offset there is but
+        one, and of another implementation's file of each."""
+        out = []
+        for slot in range(1, self.slots):
+            copies = {bytes(self._view[at : at + _SLOT_BYTES]) for at in _places(slot)}
+            if len(copies) > 1:
+                out.append(slot)
+        return out
 
     def store(self, slot: int, offset: int) -> None:
         store_big(*self.place(slot), offset)
@@ -104,7 +122,7 @@ class Offsets:
     def grow(self) -> None:
         """Room for more receivers. What the kernel stores to stays good: it is the same pages."""
         with self._lock:
-            self._reach((len(self._view) // _GROUP + 1) * _GROUP)
+            self._reach((len(self._view) // GROUP_BYTES + 1) * GROUP_BYTES)
             self._open_map()
 
     def sync(self) -> None:

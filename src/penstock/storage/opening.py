@@ -15,7 +15,7 @@ from penstock.storage.cursor import Cursors
 from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.recovery import OnProgress, Opening, Recovery, Tail, walk
+from penstock.storage.recovery import OnProgress, Opening, Recovery, Tail, companion_base, walk
 from penstock.storage.span import finish_appends
 
 
@@ -126,10 +126,17 @@ def check(directory: Directory, segments: list[SegmentInfo], report: Recovery) -
         if seg.header.begin != info.begin and not seg.header_error:
             report.damage.append(f"{seg.paths.data}: byte 4: begins at {seg.header.begin}, it should be {info.begin}")
         found = walk(seg, Place(info.end, info.next), directory.interval, report)
-        for position, loss in found.losses:
+        for position, loss, _ in found.losses:
             report.damage.append(
                 f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
             )
+
+
+def is_believable(directory: Directory, control: Control) -> bool:
+    """Whether a page of this boot does not contradict itself, nor the companion of the segment that it says is written."""
+    now = control.active()
+    base = companion_base(directory.paths(now.segment))
+    return _agrees(control) and (base is None or base == now.base)
 
 
 def _agrees(control: Control) -> bool:

@@ -52,6 +52,24 @@ def is_whole(path: Path) -> bool:
     return True
 
 
+def header_for(path: Path, segment: int, begin: int, end: int) -> bytes:
+    """The header that a compressed segment should have, whose plain file's frames end at byte `end`."""
+    with files.opened(path) as fd:
+        raw = files.read(fd, 0, fmt.HEADER_BYTES)
+        method = _method_of(files.read(fd, fmt.HEADER_BYTES, 4))
+    if method is None:  # its stream does not tell
+        try:
+            method = fmt.read_compressed_header(raw, str(path)).method
+        except (NotALog, UnknownVersion):
+            return raw
+    return fmt.pack_compressed_header(segment, begin, begin + end - fmt.HEADER_BYTES, method)
+
+
+def _method_of(begins: bytes) -> Method | None:
+    """How a stream is compressed, as it says itself."""
+    return next((method for method, magic in _MAGIC.items() if begins.startswith(magic)), None)
+
+
 def unpack(path: Path) -> mmap.mmap | bytes:
     """A compressed segment as its plain file was. Of a damaged one, what comes before the damage.
 
@@ -59,8 +77,7 @@ def unpack(path: Path) -> mmap.mmap | bytes:
     """
     with files.opened(path) as fd:
         raw = files.read(fd, 0, fmt.HEADER_BYTES)
-        begins = files.read(fd, fmt.HEADER_BYTES, 4)
-        guess = next((method for method, magic in _MAGIC.items() if begins.startswith(magic)), None)
+        guess = _method_of(files.read(fd, fmt.HEADER_BYTES, 4))
         tries: list[tuple[Method, int]] = [] if guess is None else [(guess, _most(files.size(fd)))]
         try:
             head = fmt.read_compressed_header(raw, str(path))

@@ -12,7 +12,7 @@ from penstock.storage.control import Active
 from penstock.storage.damage import Place
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.recovery import next_readable
+from penstock.storage.recovery import next_readable, place_over
 from penstock.storage.segment import ReadSegment
 
 
@@ -107,13 +107,27 @@ class Places:
         if not len(seg.data) and info.id != self._log.active().segment and info.id not in self._log.finished():
             raise InvalidOffset(f"{self._log.path}: offset {offset}: {seg.paths.data} was removed")
         end = Place(info.end, info.next)
-        at = _walk(seg, seg.place_at(min(position, info.end), end), position, end)
+        at = self._walk(seg, seg.place_at(min(position, info.end), end), position, end)
         if at.position != position and _is_whole(seg, at):
             raise InvalidOffset(
                 f"{self._log.path}: offset {offset}: no record begins there; the nearest before it that does is "
                 f"{info.begin + at.position - self._log.fmt.HEADER_BYTES}"
             )
         return at.sequence
+
+    def _walk(self, seg: ReadSegment, at: Place, position: int, end: Place) -> Place:
+        """From a known place to a byte, over damage; to where that begins if it reaches beyond the byte."""
+        while at.position < position:
+            stop = min(position, len(seg.data))
+            found = seg.scan(min(at.position, stop), stop)
+            at = Place(max(at.position, found.position), at.sequence + found.count)
+            if at.position == position or _is_whole(seg, at):
+                return at  # there, or a record reaches beyond it
+            after = place_over(self._log.losses.all(), seg, at, end) or next_readable(seg, at, end)
+            if after.position > position:
+                return at
+            at = after
+        return at
 
 
 class Counted(Places):
@@ -129,21 +143,6 @@ class Counted(Places):
                 f"{self._log.path}: offset {offset} is not in the log, which has {self.first} to {self._log.next_sequence}"
             )
         return offset
-
-
-def _walk(seg: ReadSegment, at: Place, position: int, end: Place) -> Place:
-    """From a known place to a byte, over damage; to where that begins if it reaches beyond the byte."""
-    while at.position < position:
-        stop = min(position, len(seg.data))
-        found = seg.scan(min(at.position, stop), stop)
-        at = Place(max(at.position, found.position), at.sequence + found.count)
-        if at.position == position or _is_whole(seg, at):
-            return at  # there, or a record reaches beyond it
-        after = next_readable(seg, at, end)
-        if after.position > position:
-            return at
-        at = after
-    return at
 
 
 def _is_whole(seg: ReadSegment, at: Place) -> bool:

@@ -16,8 +16,9 @@ from penstock.kernel import Message
 from penstock.storage import files, index
 from penstock.storage.damage import REASONS, Loss, Place
 from penstock.storage.log import Log
+from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.recovery import Recovery, next_readable, walk
+from penstock.storage.recovery import Recovery, next_readable, place_over, walk
 from penstock.storage.segment import ReadSegment
 
 OnCorrupt = Literal["raise", "skip"]
@@ -148,11 +149,15 @@ class LogReader:
             found = seg.scan(min(at.position, stop), stop, sequence - at.sequence, first=at.sequence)
             at = Place(max(at.position, found.position), at.sequence + found.count)
             if at.sequence < sequence:
-                after = next_readable(seg, at, end)
+                after = self._found_after(seg, at, end)
                 if after.sequence > sequence:
                     return at  # the record itself is lost: reading will say so
                 at = after
         return at
+
+    def _found_after(self, seg: ReadSegment, bad: Place, end: Place) -> Place:
+        """Where the next record is, whatever becomes of those in between."""
+        return place_over(self.log.losses.all(), seg, bad, end) or next_readable(seg, bad, end)
 
     def _mend_index(self, seg: ReadSegment, info: SegmentInfo) -> bool:
         """The index did not lead there: make it anew from the data, once, for a finished segment and where allowed."""
@@ -241,17 +246,23 @@ class LogReader:
         self._bad(at, REASONS.get(reason, "it is not whole"), end)
 
     def _bad(self, at: Place, reason: str, end: Place) -> None:
-        """A bad record: say so, or step over it and note what is lost."""
-        self.log.directory.meters.corruptions += 1
-        if self.on_corrupt == "raise":
+        """A bad record: say so, or step over it and note what is lost. What is listed as lost is never said."""
+        after = self.after(self.segment, at, end)
+        if after is None:
             raise CorruptRecord(self.segment.paths.data, at.position, at.sequence, reason)
-        after = next_readable(self.segment, at, end)
         self.losses.append(Loss(at.sequence, after.sequence - 1, reason))
         if after.position > len(self.segment.data):
             self._after_cut(after)
         else:
             info = SegmentInfo(self.segment.id, self.segment.base, end.sequence - self.segment.base, end.position, 0, 0)
             self._attach(self.segment, after, info)
+
+    def after(self, seg: ReadSegment, bad: Place, end: Place) -> Place | None:
+        """Where to go on after a bad frame; None if that is neither listed as lost nor to be skipped."""
+        listed = place_over(self.log.losses.all(), seg, bad, end)
+        if listed is None:
+            self.log.directory.meters.corruptions += 1
+        return next_readable(seg, bad, end) if listed is None and self.on_corrupt == "skip" else listed
 
     def _after_cut(self, after: Place) -> None:
         """The file ends before its records do: go on with the next segment, if there is one."""
@@ -334,7 +345,8 @@ class BackwardReader:
         self._stretch = []
 
     def _lost(self, first: int) -> None:
-        if self._reader.on_corrupt == "raise":
+        listed = is_listed(self._reader.log.losses.all(), first, self.position)
+        if self._reader.on_corrupt == "raise" and not listed:
             self._reader.seek(first)
             self._reader.records.read()
         self._reader.losses.append(Loss(first, self.position, "damaged"))
@@ -353,6 +365,6 @@ class BackwardReader:
             self._stretch += [Place(p, at.sequence + i) for i, p in enumerate(found.points)]
             at = Place(max(at.position, found.position), at.sequence + found.count)
             if at.sequence <= self.position:
-                at = next_readable(seg, at, end)
+                at = reader._found_after(seg, at, end)
         if not self._stretch:  # the stretch begins with damage: what is lost reaches back to the entry's record
             self._stretch = [Place(-1, seg.place_before(self.position, info.end).sequence - 1)]

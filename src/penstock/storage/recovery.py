@@ -8,7 +8,7 @@ aside and cut. Damage is reported and left alone. Called by `Log`, under the exc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from penstock.kernel.spec import SHORT, ZERO
 from penstock.storage import companion, files, index, notes
 from penstock.storage.control import Mark
 from penstock.storage.damage import REASONS, Loss, Place, step_over
+from penstock.storage.losses import Listed, is_listed, listed_at, place_after
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.segment import Format, ReadSegment, SegmentPaths, map_data
 
@@ -69,11 +70,19 @@ class Tail(NamedTuple):
     last_us: int
 
 
+class Hole(NamedTuple):
+    """What a walk stepped over: records that are lost, from byte `position` up to byte `end`."""
+
+    position: int
+    loss: Loss
+    end: int
+
+
 class Walked(NamedTuple):
     """A walk over one segment: where it ended, the losses on the way, and where every interval-th record lies."""
 
     end: Place
-    losses: list[tuple[int, Loss]]  # with the byte where each begins
+    losses: list[Hole]
     points: list[tuple[int, int]]
 
 
@@ -92,16 +101,24 @@ def companion_base(paths: SegmentPaths) -> int | None:
         return None
 
 
-def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, written: int = 0) -> Walked:
+def walk(
+    seg: ReadSegment,
+    known: Place,
+    interval: int,
+    report: Recovery,
+    written: int = 0,
+    listed: Sequence[Listed] = (),
+) -> Walked:
     """Verify every frame of a segment.
 
     Up to `known`, a place that records are known to reach, bad frames are stepped over as losses; beyond it the walk ends
-    at the first one, and beyond byte `written` also at a zero head. It goes a chunk at a time and lets go of the pages
+    at the first one, and beyond byte `written` also at a zero head. Of losses that are `listed` the list says how far they
+    reach. It goes a chunk at a time and lets go of the pages
     behind, so memory stays small.
     """
     at = Place(seg.start, seg.base)
     points: list[tuple[int, int]] = []
-    losses: list[tuple[int, Loss]] = []
+    losses: list[Hole] = []
     size = len(seg.data)
     while True:
         stop = next((p for p in (known.position, written) if at.position < p < size), size)
@@ -115,9 +132,9 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, writte
         at = Place(max(at.position, found.position), at.sequence + found.count)
         if not seg.spec.zero_ends and known.position > seg.start and _is_miscounted(at, known):
             plain = seg.scan(min(seg.start, size), min(known.position, size), spec=seg.tail_spec)
-            losses = [loss for loss in losses if loss[0] < plain.position]
+            losses = [hole for hole in losses if hole.position < plain.position]
             lost = Loss(seg.base + plain.count, known.sequence - 1, "zeros lie where records were")
-            losses.append((plain.position, lost))
+            losses.append(Hole(plain.position, lost, known.position))
             points = [point for point in points if point[1] < plain.position]
             at = known
             continue
@@ -133,10 +150,9 @@ def walk(seg: ReadSegment, known: Place, interval: int, report: Recovery, writte
             continue
         if at.position >= known.position:
             return Walked(at, losses, points)
-        after = next_readable(seg, at, known)
-        losses.append(
-            (at.position, Loss(at.sequence, after.sequence - 1, REASONS.get(found.reason, "it is cut short")))
-        )
+        after = place_after(listed, seg.paths.name, at) or next_readable(seg, at, known)
+        reason = REASONS.get(found.reason, "it is cut short")
+        losses.append(Hole(at.position, Loss(at.sequence, after.sequence - 1, reason), after.position))
         at = after
 
 
@@ -165,6 +181,15 @@ def next_readable(seg: ReadSegment, bad: Place, end: Place) -> Place:
     if seg.spec.zero_ends:
         return step_over(seg.spec, seg.data, bad, anchor)
     return _step_over_where_zeros_are_records(seg, bad, anchor)
+
+
+def place_over(listed: Sequence[Listed], seg: ReadSegment, bad: Place, end: Place) -> Place | None:
+    """Where to go on after a bad frame if all that is lost with it is listed; None if it is not."""
+    straight = place_after(listed, seg.paths.name, bad)
+    if straight is not None or listed_at(listed, bad.sequence) is None:
+        return straight
+    after = next_readable(seg, bad, end)  # the list was made when another segment had these
+    return after if is_listed(listed, bad.sequence, after.sequence - 1) else None
 
 
 def _step_over_by_companion(seg: ReadSegment, bad: Place, anchor: Place) -> Place:
@@ -367,10 +392,10 @@ class Opening:
             if exact and floor is not None and segment == floor.segment:
                 if found.end.sequence < known.sequence:
                     loss = Loss(found.end.sequence, known.sequence - 1, "records are missing")
-                    found.losses.append((found.end.position, loss))
+                    found.losses.append(Hole(found.end.position, loss, known.position))
                 found = found._replace(end=known)
-            for position, loss in found.losses:
-                self._damage(seg, position, loss)
+            for hole in found.losses:
+                self._damage(seg, hole.position, hole.loss)
             walked.append((seg, found))
             if i + 1 < len(segments) and not exact:
                 self.manifest_hint(seg, found)
@@ -582,7 +607,7 @@ class Opening:
         """Copy what lies beyond the end to `*.torn`, and zero it or cut it off, so that it never comes back to life."""
         last = _last_nonzero(seg.data, end)
         if last is not None:
-            aside = _free_name(seg.paths.data, ".torn")
+            aside = free_name(seg.paths.data, ".torn")
             files.copy_range(seg.paths.data, end, last + 1, aside)
         if last is not None or (self.fmt.GROWS and len(seg.data) > end):
             with files.opened(seg.paths.data, write=True) as fd:
@@ -607,7 +632,7 @@ class Opening:
         if _last_nonzero(data, self.fmt.HEADER_BYTES) is None:
             files.remove(paths.data)
         else:
-            aside = _free_name(paths.data, ".torn")
+            aside = free_name(paths.data, ".torn")
             files.rename(paths.data, aside)
             self.report.torn.append(f"{paths.data}: beyond the end of the log, kept as {aside.name}")
         files.remove(paths.index)
@@ -638,7 +663,13 @@ def _last_nonzero(data: Buffer, start: int) -> int | None:
     return None
 
 
-def _free_name(path: Path, suffix: str) -> Path:
+def torn_bytes(seg: ReadSegment, end: int) -> int:
+    """How much lies behind the last whole record of a log that nobody writes."""
+    last = _last_nonzero(seg.data, end)
+    return last + 1 - end if last is not None else 0
+
+
+def free_name(path: Path, suffix: str) -> Path:
     """`path` with a suffix, numbered if a file of that name is there already."""
     name, n = path.with_name(path.name + suffix), 1
     while name.exists():

@@ -79,7 +79,7 @@ class SegmentPaths:
     """Where the files of a segment lie."""
 
     def __init__(self, top: Path, fmt: Format, segment: int) -> None:
-        name = fmt.name(segment)
+        self.name = name = fmt.name(segment)  # the data file's, within the log's directory
         self.data = top / name
         self.times = top / fmt.beside(name, ".time")
         self.index = top / fmt.beside(name, ".index")

@@ -58,7 +58,8 @@ def set_aside(top: Path, fmt: Format) -> list[Path]:
             _move(path, target)
     for stray in _companions(top, fmt):
         files.remove(stray)  # of a file that was just made, or just deleted, when its process died
-    _move(top / "manifest", target)
+    for name in ("losses", "manifest"):
+        _move(top / name, target)
     for place in (target, top):
         files.sync_directory(place)
     _move(top / _LOCK, target)

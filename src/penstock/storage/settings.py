@@ -47,12 +47,12 @@ def settle(
     _refuse_network(path)
     if path.is_dir() and metadata.load(path) is None:
         with contextlib.suppress(ValueError):
-            default = {**default, **check(_of_files(path, fmt))}
+            default = {**default, **check(of_files(path, fmt))}
     files.make_directories(path, Path(path.anchor or "."))
     return _sane(path, check, metadata.settle(path, fmt.NAME, fmt.VERSION, given, default))
 
 
-def _of_files(top: Path, fmt: Format) -> Settings:
+def of_files(top: Path, fmt: Format) -> Settings:
     """The fixed settings of a log whose metadata is lost, as its files show them; None for a new one.
 
     Another implementation's files are refused: nothing is to be written among them.

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import DataLost, InvalidOption, LogBusy, PenstockError
-from penstock.inspect import Part
+from penstock.inspect import Found, Part, logs
 from penstock.spark import listing
 from penstock.spark.history import opened
 from penstock.spark.jobs.days import Staged, written_by_day
-from penstock.spark.jobs.logs import Found, logs
 from penstock.spark.jobs.spread import each
 from penstock.spark.listing import ArchivedFile, Listing
 from penstock.spark.plan import Piece

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.inspect import Part, Segment
-from penstock.spark.jobs.logs import logs, size_of
+from penstock.inspect import Part, Segment, logs
+from penstock.spark.jobs.logs import size_of
 from penstock.spark.jobs.spread import each
 from penstock.spark.plan import Piece
 from penstock.spark.scan import read_piece

@@ -1,0 +1,100 @@
+"""The loss list: ranges of records that are known to be lost, which readers step over without raising.
+
+`losses`, in the log's own directory, is written by `repair` alone, while nobody has the log open. It is looked at only where a
+bad frame was met. Bytes: docs/formats.md, "losses".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.errors import NotALog
+from penstock.storage import checked, files
+from penstock.storage.damage import Loss, Place
+from penstock.storage.manifest import SegmentInfo
+
+FILE: Final = "losses"
+_VERSION: Final = 1
+
+
+class Listed(NamedTuple):
+    """Records first to last (both included) of a segment, which lay from byte `position` up to byte `end` of it."""
+
+    segment: str  # its data file's path within the log's directory
+    first: int
+    last: int
+    position: int
+    end: int
+    reason: str
+    us: int  # when it was listed
+
+    @property
+    def loss(self) -> Loss:
+        return Loss(self.first, self.last, self.reason)
+
+
+def listed_at(listed: Sequence[Listed], sequence: int) -> Listed | None:
+    """What is listed of a record; of several, what reaches furthest."""
+    found = [one for one in listed if one.first <= sequence <= one.last]
+    return max(found, key=lambda one: one.last, default=None)
+
+
+def is_listed(listed: Sequence[Listed], first: int, last: int) -> bool:
+    """Whether every record first to last is."""
+    while first <= last:
+        found = listed_at(listed, first)
+        if found is None:
+            return False
+        first = found.last + 1
+    return True
+
+
+def within(listed: Sequence[Listed], info: SegmentInfo) -> tuple[Listed, ...]:
+    """What is listed of a segment's records."""
+    return tuple(one for one in listed if one.first < info.next and one.last >= info.base)
+
+
+def place_after(listed: Sequence[Listed], segment: str, at: Place) -> Place | None:
+    """Where reading goes on after a bad frame in a segment, if the list says."""
+    found = listed_at([one for one in listed if one.segment == segment], at.sequence)
+    return Place(found.end, found.last + 1) if found is not None else None
+
+
+class LossList:
+    """The list of one log. What others write meanwhile is seen."""
+
+    def __init__(self, own: Path) -> None:
+        self.path = own / FILE
+        self._seen: tuple[int, int] | None = None
+        self._all: tuple[Listed, ...] = ()
+
+    def all(self) -> tuple[Listed, ...]:
+        """In the order of their records. Raises NotALog if it cannot be read."""
+        stamp = files.stamp(self.path)
+        if stamp is None:
+            return ()
+        if stamp != self._seen:
+            self._all, self._seen = _load(self.path), stamp
+        return self._all
+
+    def add(self, some: Iterable[Listed]) -> None:
+        """List more, on the disk when this returns. What a new one covers goes; a list that cannot be read is begun anew."""
+        try:
+            old = _load(self.path)
+        except NotALog:
+            old = ()
+        new = list(some)
+        kept = [one for one in old if not any(n.first <= one.first and one.last <= n.last for n in new)]
+        found = sorted([*kept, *new], key=lambda one: (one.first, one.last))
+        checked.store(self.path, {"version": _VERSION, "losses": [one._asdict() for one in found]})
+
+
+def _load(path: Path) -> tuple[Listed, ...]:
+    found = checked.load(path, "run `penstock repair`, which makes it anew from what is damaged")
+    if found is None:
+        return ()
+    if found.get("version") != _VERSION:
+        raise NotALog(f"{path}: a loss list of version {found.get('version')}, this Penstock knows {_VERSION}; upgrade")
+    return tuple(Listed(**one) for one in found["losses"])

@@ -1,0 +1,239 @@
+"""What is listed as lost is stepped over by everything that reads, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import Channel, CorruptRecord, Journal, NotALog, Queue, Topics
+from penstock.inspect import find
+from penstock.repair import apply
+from penstock.storage.damage import Place
+from penstock.storage.losses import Listed
+from penstock.storage.recovery import Recovery, next_readable, place_over, walk
+from penstock.verify import verify
+from tests.repair import logs
+from tests.repair.test_verify import flip
+
+LISTED = {34, 40, 41}  # two damages, in the second segment
+WAS = dict(enumerate(logs.SENT))
+LEFT = {i: payload for i, payload in WAS.items() if i not in LISTED}
+
+
+def break_record(path: Path, sequence: int) -> None:
+    """Change the last byte of a record's payload, or checksum."""
+    segment = next(s for s in logs.segments(path) if s.base <= sequence < s.next)
+    seg = segment.read()
+    if not seg.paths.data.exists():
+        assert seg.paths.packed is not None
+        flip(seg.paths.packed, seg.paths.packed.stat().st_size // 2)  # a stream is lost from there on
+        return
+    flip(seg.paths.data, seg.scan(seg.start, segment.end, sequence - segment.base + 1, verify=False).position - 1)
+
+
+def repaired(kind: str, path: Path) -> Path:
+    logs.lay(kind, path)
+    for sequence in LISTED:
+        break_record(path, sequence)
+    assert apply(path).left == ()
+    return path
+
+
+def lost(losses: list[tuple[int, int, str]]) -> set[int]:
+    return {i for first, last, _ in losses for i in range(first, last + 1)}
+
+
+def test_the_list_names_segment_range_reason_and_time(path: Path) -> None:
+    repaired("queue", path)
+    with find(path)[0].open() as view:
+        listed = view.losses()
+    assert [(one.first, one.last) for one in listed] == [(34, 34), (40, 40), (41, 41)]
+    assert {one.segment for one in listed} == {logs.segments(path)[1].name}
+    assert {one.reason for one in listed} == {"its checksum does not match"}
+    assert all(one.us > 1_700_000_000_000_000 and one.position < one.end for one in listed)
+    report = verify(path)
+    assert (report.records, report.lost, report.findings) == (logs.COUNT - 3, 3, ())
+
+
+def test_a_queues_tailers(path: Path) -> None:
+    repaired("queue", path)
+    with Queue(path) as q:
+        tailer = q.tailer()
+        assert {m.sequence: m.payload for m in tailer} == LEFT
+        assert lost(tailer.losses) == LISTED
+        backward = q.tailer(direction="backward")
+        assert [(m.sequence, m.payload) for m in backward] == sorted(LEFT.items(), reverse=True)
+        assert lost(backward.losses) == LISTED
+        batched, got = q.tailer(), []
+        while some := batched.read_batch(7):
+            got += [(m.sequence, m.payload) for m in some]
+        assert got == sorted(LEFT.items())
+        for sequence in range(30, 45):
+            tailer.seek(sequence)
+            message = tailer.read()
+            assert message is not None
+            assert message.sequence == next(i for i in range(sequence, 60) if i not in LISTED)
+        skipping = q.tailer(on_corrupt="skip")
+        assert {m.sequence: m.payload for m in skipping} == LEFT
+        assert lost(skipping.losses) == LISTED
+
+
+def test_arrow(path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    repaired("queue", path)
+    with Queue(path) as q:
+        tailer, rows = q.tailer(), []
+        while (batch := tailer.read_arrow(1000)).num_rows:
+            rows += zip(batch.column("sequence").to_pylist(), batch.column("payload").to_pylist(), strict=True)
+        assert dict(rows) == LEFT
+        assert lost(tailer.losses) == LISTED
+
+
+def test_damage_that_is_not_listed_raises(path: Path) -> None:
+    repaired("queue", path)
+    break_record(path, 36)
+    with Queue(path) as q:
+        tailer = q.tailer()
+        with pytest.raises(CorruptRecord) as raised:
+            list(tailer)
+        assert raised.value.sequence == 36
+        assert lost(tailer.losses) == {34}
+        backward = q.tailer(direction="backward")
+        with pytest.raises(CorruptRecord) as raised:
+            list(backward)
+        assert raised.value.sequence == 36
+    assert [(f.first, f.last) for f in verify(path).findings] == [(36, 36)]
+
+
+def test_a_list_that_was_made_when_another_segment_had_the_records(path: Path) -> None:
+    logs.lay("queue", path)
+    break_record(path, 34)
+    segment = logs.segments(path)[1]
+    seg, end = segment.read(), Place(segment.end, segment.next)
+    bad = Place(seg.scan(seg.start, segment.end).position, 34)
+    after = next_readable(seg, bad, end)
+    assert after.sequence == 35
+    for first, last, wanted in ((34, 34, after), (30, 40, after), (35, 40, None), (0, 33, None)):
+        other = Listed("another", first, last, 0, 0, "", 0)
+        assert place_over([other], seg, bad, end) == wanted
+        assert place_over([other._replace(segment=segment.name, end=77)], seg, bad, end) == (
+            Place(77, last + 1) if wanted else None
+        )
+
+
+def test_a_walk_goes_as_far_as_the_list_says(path: Path) -> None:
+    """Or the index that repair has made anew could have it come to another end the next time."""
+    logs.lay("queue", path)
+    break_record(path, 34)
+    segment = logs.segments(path)[1]
+    seg, end = segment.read(), Place(segment.end, segment.next)
+    upto = seg.scan(seg.start, segment.end, 6, verify=False).position
+    listed = [Listed(segment.name, 34, 37, seg.start, upto, "", 0)]
+    ((_, plain, _),) = walk(seg, end, logs.INTERVAL, Recovery()).losses
+    ((_, told, reached),) = walk(seg, end, logs.INTERVAL, Recovery(), listed=listed).losses
+    assert (plain[:2], told[:2], reached) == ((34, 34), (34, 37), upto)
+
+
+def test_a_list_that_cannot_be_read_hides_nothing(path: Path) -> None:
+    repaired("queue", path)
+    flip(path / "losses", 20)
+    with Queue(path) as q, pytest.raises(NotALog, match="penstock repair"):
+        list(q.tailer())
+    assert [f.kind for f in verify(path).findings] == ["losses"]
+    assert apply(path).left == ()
+    assert logs.read("queue", path).lost == LISTED
+
+
+@pytest.mark.parametrize("kind", ["channel", "zstd"])
+@pytest.mark.parametrize("ack", [False, True])
+def test_a_channels_receivers_pass_it(path: Path, kind: str, ack: bool) -> None:
+    """Also what they have done is one range afterwards: nothing is kept for what will never come."""
+    repaired(kind, path)
+    left = logs.read(kind, path).records
+    assert left.keys() <= LEFT.keys()
+    with Channel[bytes](path, segment_bytes=1800) as c:
+        rx = c.rx("holds", ack=ack)
+        got = []
+        while (message := rx.try_recv()) is not None:
+            got.append(message)
+            if ack:
+                rx.ack()
+        assert got == list(left.values())
+        assert rx.offset == c._places.end
+        assert c._open_log().cursors.ranges("holds") == []
+    with Channel[bytes](path) as c:
+        assert c.rx("holds").try_recv() is None
+
+
+def test_a_topics_tailers_and_groups(path: Path) -> None:
+    repaired("topic", path)
+    with Topics(path, segment_bytes=1800) as opened:
+        t = opened.topic("t")
+        with t.tailer(partitions=[1]) as tailer:
+            assert {m.offset: m.payload for m in tailer} == LEFT
+            assert lost(tailer.losses[1]) == LISTED  # type: ignore[arg-type]
+        assert [m.offset for m in t.read(1, 33, 20)][:2] == [33, 35]
+        with t.group("group") as member:
+            got = {}
+            while some := member.poll_many(50, timeout_s=0):
+                got.update({m.offset: m.payload for m in some})
+            member.commit()
+            assert got == LEFT
+            assert lost(member.losses[1]) == LISTED  # type: ignore[arg-type]
+        assert t.stats()[1].lag["group"] == 0
+
+
+def test_a_journals_walk_takes_the_list_along(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.small(monkeypatch)
+    repaired("journal", path)
+    was = logs.payloads("journal")
+    for _ in range(2):  # the second one finds it in the directory that the first one moved it to
+        found = logs.read("journal", path)
+        assert found.records == {i: payload for i, payload in was.items() if i not in LISTED}
+        assert found.lost == LISTED
+    assert (path / "recovery" / "0" / "losses").exists()
+    assert not (path / "losses").exists()
+    assert verify(path).findings == ()
+    with Journal(path) as j:
+        assert len(list(j.recovered())) == len(was) - len(LISTED & was.keys())
+
+
+@pytest.mark.parametrize("columns", [["offset"], ["offset", "value"]])
+def test_a_task_of_spark(path: Path, columns: list[str]) -> None:
+    """What a task does, done here: no Spark is needed for that."""
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    from penstock.spark.plan import Piece
+    from penstock.spark.scan import read_piece
+
+    repaired("queue", path)
+    schema = pa.schema([pa.field("offset", pa.int64()), pa.field("value", pa.binary())][: len(columns)])
+
+    def offsets() -> list[int]:
+        pieces = [Piece(segment, segment.base, segment.next) for segment in logs.segments(path)]
+        batches = [batch for piece in pieces for batch in read_piece(piece, schema)]
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+
+    assert offsets() == list(LEFT)
+    break_record(path, 36)
+    with pytest.raises(CorruptRecord):
+        offsets()
+
+
+def test_a_task_of_spark_where_a_file_is_gone(path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyspark")
+    from penstock.spark.plan import Piece
+    from penstock.spark.scan import read_piece
+
+    logs.lay("topic", path)
+    gone = logs.segments(path)[1]
+    gone.paths().data.unlink()
+    piece = Piece(gone, gone.base, gone.next)
+    schema = pa.schema([pa.field("offset", pa.int64())])
+    with pytest.raises(CorruptRecord):
+        list(read_piece(piece, schema))
+    assert apply(path).left == ()
+    again = logs.segments(path)[1]
+    assert list(read_piece(Piece(again, again.base, again.next), schema)) == []
