@@ -141,6 +141,21 @@ def test_damage_at_either_end_is_found(path: Path) -> None:
     assert "(sequence 4999): its checksum does not match" in only(path).problems[0]
 
 
+def test_what_repair_listed_as_lost_is_told_and_is_no_trouble(run: Run, path: Path) -> None:
+    with Queue(path) as q:
+        q.append_batch([b"first", b"second", b"last"])
+    (file,) = path.rglob("*.data")
+    data = file.read_bytes()
+    file.write_bytes(data.replace(b"first", b"FIRST").replace(b"last", b"LAST"))
+    assert run("info", path).exit_code == 1
+    assert run("repair", path, "--apply").exit_code == 0
+    told = run("info", path)
+    assert told.exit_code == 0
+    assert re.findall(r"lost +(\d+) to (\d+)", told.stdout) == [("0", "0"), ("2", "2")]
+    facts = only(path)
+    assert [(loss.first, loss.last) for loss in facts.losses] == [(0, 0), (2, 2)]
+
+
 def test_a_failed_sync_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     q = Queue(path)
     q.append(b"x")

@@ -67,6 +67,7 @@ def _lines(facts: LogFacts, *, short: bool) -> list[tuple[str, str]]:
         rates = (f"{r.records:,.1f}/s {size(r.bytes)}/s in {r.seconds // 60} min" for r in facts.rates)
         out.append(("rate", ", ".join(rates)))
     out.append(("files", _files(facts)))
+    out += [("lost", f"{loss.first} to {loss.last}: {loss.reason}") for loss in facts.losses]
     for process in facts.processes:
         does = {True: "writes", False: "reads", None: "has it open"}[process.writes]
         out.append(("open", f"{process.pid} {does}: {process.command}"))

@@ -18,8 +18,9 @@ from penstock.inspect.processes import Process, holding
 from penstock.journal import last_checkpoints
 from penstock.storage import files
 from penstock.storage.control import Control
-from penstock.storage.damage import REASONS
+from penstock.storage.damage import REASONS, Loss
 from penstock.storage.log import Log
+from penstock.storage.losses import is_listed
 from penstock.storage.offsets import Offsets
 from penstock.storage.places import Places
 from penstock.storage.segment import ReadSegment
@@ -87,6 +88,7 @@ class LogFacts:
     rates: tuple[Rate, ...] = ()
     processes: tuple[Process, ...] = ()
     state: State = "closed"  # not closed: its last writer died, or a reader had it open when that closed it
+    losses: tuple[Loss, ...] = ()  # what `repair` has listed as lost; readers step over it
     checkpoints: Checkpoints | None = None  # of a journal: the last one retired, and the last one registered
     problems: tuple[str, ...] = ()
 
@@ -96,7 +98,8 @@ class LogFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data; a journal says by the names of its own methods how far it is."""
-        made = {**asdict(self), "records": self.records}
+        losses = [loss._asdict() for loss in self.losses]
+        made = {**asdict(self), "records": self.records, "losses": losses}
         at = made.pop("checkpoints")
         return made if at is None else {**made, "first_unchecked": at[0] + 1, "current": at[1]}
 
@@ -141,6 +144,7 @@ def _look_into(view: View, processes: tuple[Process, ...]) -> LogFacts:
         rates=tuple(_rates(segments)),
         processes=processes,
         state=state,
+        losses=tuple(one.loss for one in view.losses()),
         checkpoints=_checkpoints(view),
         problems=tuple(_problems(view, segments, state)),
     )
@@ -330,6 +334,7 @@ def _damage(seg: ReadSegment, segment: Segment) -> str:
     ):
         found = seg.scan(min(at, end), end, upto - sequence, first=sequence)
         if sequence + found.count < upto:
-            why = REASONS.get(found.reason, "it is cut short here")
-            return f"{seg.paths.data}: byte {found.position} (sequence {sequence + found.count}): {why}"
+            bad, why = sequence + found.count, REASONS.get(found.reason, "it is cut short here")
+            if not is_listed(segment.losses, bad, bad):
+                return f"{seg.paths.data}: byte {found.position} (sequence {bad}): {why}"
     return ""
