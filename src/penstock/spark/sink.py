@@ -8,8 +8,9 @@ files at most, and those are swept with their batch.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -19,7 +20,7 @@ from penstock import kernel
 from penstock.errors import InvalidOption
 from penstock.formats.topic import partition_of
 from penstock.inspect import format_of
-from penstock.spark import overwrite, staging
+from penstock.spark import overwrite, pins, staging
 from penstock.spark.options import write_options
 from penstock.spark.target import Target, layout, publish
 from penstock.storage.arrow import arrow_buffers
@@ -75,7 +76,8 @@ class _Writer:
         turn, step = (context.partitionId(), 1) if epoch is None else (batch, 0)
         with staging.Attempt(self._place(query, batch)) as attempt:
             for rows in iterator:
-                for key, some in self._shared_out(rows, turn, step):
+                counts = partial(self._layout.count, query=query, batch=batch)
+                for key, some in self._shared_out(rows, counts, turn, step):
                     attempt.add(key, *self._encoded(some))
                 turn += step * rows.num_rows
         return Staged(query, attempt.files)
@@ -90,7 +92,9 @@ class _Writer:
         frames = kernel.encode_arrow(format_of(self._layout.format).SPEC, *buffers)
         return frames, _times(rows.column("timestamp")) if "timestamp" in self._columns else None
 
-    def _shared_out(self, rows: pa.RecordBatch, turn: int, step: int) -> Iterator[tuple[staging.Key, pa.RecordBatch]]:
+    def _shared_out(
+        self, rows: pa.RecordBatch, counts: Callable[[str], int], turn: int, step: int
+    ) -> Iterator[tuple[staging.Key, pa.RecordBatch]]:
         """By topic and partition; in their order within each."""
         import pyarrow as pa
 
@@ -104,7 +108,7 @@ class _Writer:
             topic = topic if topic is not None else self._options.topic
             if topic is None:
                 raise InvalidOption("a row without a topic; give option topic, or a column topic without nulls")
-            count = self._layout.count(topic)
+            count = counts(topic)
             if partition is None:
                 raw = key.encode() if isinstance(key, str) else key
                 partition = partition_of(raw, count) if raw is not None else (turn + step * i) % count
@@ -187,6 +191,10 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         query = _query(messages)
         if query is not None:
+            if self._layout.format == "topic":
+                topics = {topic for topic, _ in _by_target(messages)}
+                counts = {topic: self._layout.count(topic, query, batchId) for topic in topics}
+                pins.keep(self._options.path, query, pins.Pin(batchId, counts))
             self._publish(query, batchId, messages, comes_again=True)
             self._place(query, batchId).sweep()
 

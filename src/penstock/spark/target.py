@@ -13,8 +13,9 @@ from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, detect, find
 from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
-from penstock.spark import staging
+from penstock.spark import pins, staging
 from penstock.spark.options import WriteOptions
+from penstock.spark.pins import Pin
 from penstock.storage import bulk
 from penstock.storage.ledger import Ledger
 from penstock.topic.topics import Topics
@@ -27,9 +28,13 @@ class Layout:
     format: FormatName
     partitions: int = 1  # of topics that are not there yet
     known: dict[str, int] = field(default_factory=dict)
+    pins: dict[str, Pin] = field(default_factory=dict)  # of queries
 
-    def count(self, topic: str) -> int:
-        return self.known.get(topic, self.partitions)
+    def count(self, topic: str, query: str = "", batch: int = 0) -> int:
+        """How many partitions a topic has; for a query's batch that was run before, as many as it had then."""
+        pin = self.pins.get(query)
+        before = pin.counts.get(topic) if pin is not None and pin.batch == batch else None
+        return before or self.known.get(topic, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ def layout(options: WriteOptions) -> Layout:
     have = known.get(options.topic or "")
     if options.partitions is not None and have not in (None, options.partitions):
         raise InvalidOption(f"{top}: topic {options.topic} has {have} partitions, not {options.partitions}")
-    return Layout(format, options.partitions or 1, known)
+    return Layout(format, options.partitions or 1, known, pins.load(options.path))
 
 
 def _topics(top: Path) -> dict[str, int]:
