@@ -17,8 +17,8 @@ help:
 	@echo "make test     lint, types and every test, over both kernels (under 15 minutes on 2 cores)"
 	@echo "make test-spark  the tests that start Spark many times, or a cluster of it (6 minutes)"
 	@echo "make lint     ruff and mypy alone"
-	@echo "make bench    figures beside other embedded logs and stores; ARGS=\"--help\" tells what can be narrowed"
-	@echo "make bench-spark  the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
+	@echo "make bench    figures beside other embedded logs and stores, then those of Spark; ARGS=\"--help\" tells what can be narrowed"
+	@echo "make bench-spark  of these the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
 	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"
 	@echo "              journal's process and of a topic's publishers and members (25 minutes); ARGS=\"--kills 500\" for fewer"
 	@echo "make clean    remove everything that was built"
@@ -60,10 +60,11 @@ test: lint
 test-spark: $(VENV)/.ready-dev
 	PENSTOCK_KILLS=all $(BIN)/python -m pytest tests/spark_long tests/spark/test_kill.py
 
-bench: $(VENV)/.ready-bench
+bench: $(VENV)/.ready-bench $(VENV)/.ready-spark
 	$(BIN)/python -m bench $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m bench.spark)
 
-bench-spark: $(VENV)/.ready-bench $(VENV)/.ready-dev
+bench-spark: $(VENV)/.ready-bench $(VENV)/.ready-spark
 	$(BIN)/python -m bench.spark $(ARGS)
 
 torture: $(VENV)/.ready-dev
