@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from penstock import Channel, LogBusy, Queue, Topics
+from penstock import Channel, LogBusy, Queue, Topics, repair
+from penstock.inspect import Part
 from penstock.repair import apply, plan
 from penstock.storage import checked
 from penstock.verify import verify
@@ -75,6 +77,24 @@ def test_copies_are_numbered_and_never_overwritten(path: Path) -> None:
     assert [file.read_bytes() for file in kept] == contents
 
 
+def test_what_was_appended_after_the_look_is_looked_at_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an index would be made of what the log was before."""
+    logs.lay("queue", path)
+    index = logs.segments(path)[-1].paths().index
+    flip(index, 256 + 8)
+    real, appended = repair._alone, []
+
+    def alone(part: Part) -> AbstractContextManager[None]:
+        if not appended:
+            with Queue(path) as q:
+                appended.extend(q.append_batch([b"more"] * 2 * logs.INTERVAL))
+        return real(part)
+
+    monkeypatch.setattr(repair, "_alone", alone)
+    assert apply(path).copies == (f"{index}.broken",)
+    assert verify(path, deep=True).findings == ()
+
+
 def test_a_reader_whose_place_is_lost_is_set_back_to_the_earliest_record(path: Path) -> None:
     logs.lay("queue", path)
     flip(path / "cursors" / "reader", 17)
@@ -136,6 +156,14 @@ def test_a_torn_tail_is_cut_and_kept(path: Path) -> None:
     assert apply(path).left == ()
     assert (path / f"{name}.torn").read_bytes() == b"\x05\0\0\0hello"
     assert logs.read("queue", path) == (dict(enumerate(logs.SENT)), [])
+
+
+def test_what_a_killed_repair_was_writing_is_swept_at_the_next_open(path: Path) -> None:
+    logs.lay("queue", path)
+    (path / "losses.123-456.tmp").write_bytes(b"half a l")
+    with Queue(path):
+        pass
+    assert not list(path.glob("*.tmp"))
 
 
 def test_many_logs_at_once(tmp_path: Path) -> None:
