@@ -79,6 +79,8 @@ class _Case(NamedTuple):
 
     @property
     def steps(self) -> list[Step]:
+        if any(finding.kind == "log" for finding in self.findings):
+            return []  # a new log in place of one that is not there any more would only hide that
         return [Step(finding) for finding in self.findings if finding.mendable]
 
 
@@ -88,7 +90,7 @@ def plan(path: str | Path, *, progress: OnProgress | None = None) -> RepairPlan:
     return RepairPlan(
         path=str(path),
         steps=tuple(step for case in cases for step in case.steps),
-        beyond=tuple(f for case in cases for f in case.findings if not f.mendable),
+        beyond=tuple(f for case in cases for f in case.findings if Step(f) not in case.steps),
     )
 
 

@@ -203,7 +203,7 @@ def _look(part: Part, *, first: bool) -> Looked:
             file = str(place / fmt.name(info.id))
             about = (part.topic, part.partition, file, 0, info.base, info.next - 1)
             findings.append(Finding(*about, "record", "the last file of the log is missing", _REPAIRS["record"]))
-        elif not any(flaw.known for flaw in flaws):
+        elif not any(flaw.kind == "losses" or (flaw.kind == "control" and flaw.file.exists()) for flaw in flaws):
             findings.append(Finding(part.topic, part.partition, part.path, 0, 0, -1, "log", str(error), _NOTHING))
         return Looked(part, findings=tuple(findings), flaws=tuple(flaws), missing=missing)
     return Looked(part, segments, tuple(findings), tuple(flaws), rests, end, end_offset)

@@ -143,6 +143,20 @@ def test_a_ledger_is_left_alone(path: Path) -> None:
     assert tree(path) == before
 
 
+def test_a_log_whose_records_are_gone_is_not_made_anew(path: Path) -> None:
+    logs.lay("queue", path)
+    for file in [*path.rglob("*.data"), path / ".lock", path / "manifest"]:
+        file.unlink()
+    report = verify(path)
+    assert report.damaged
+    assert "log" in {f.kind for f in report.findings}
+    assert plan(path).steps == ()
+    before = tree(path)
+    told = apply(path)
+    assert (told.steps, told.left) == ((), report.findings)
+    assert tree(path) == before
+
+
 def test_a_torn_tail_is_cut_and_kept(path: Path) -> None:
     image = logs.closed("queue")
     name = image.data
