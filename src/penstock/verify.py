@@ -18,7 +18,7 @@ from penstock.formats import channel
 from penstock.inspect import Part, Segment, View, find, format_of
 from penstock.options import INDEX_INTERVAL
 from penstock.storage import beside, files, packing, sessions, soundness
-from penstock.storage.damage import Place
+from penstock.storage.damage import Loss, Place
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.recovery import Hole, OnProgress, Recovery, Walked, torn_bytes, walk
@@ -275,6 +275,9 @@ def check(segment: Segment, *, deep: bool = False, rests: bool = False, told: Re
         walked = walk(seg, end, interval, told or Recovery(), listed=segment.losses)
     except (PenstockError, OSError) as error:
         return Checked(0, 0, 0, 0, (replace(_finding(segment, 0, "record", str(error)), repair=_NOTHING),))
+    if walked.end.sequence < segment.next:  # its frames are good, and fewer than the next segment's base says
+        missing = Loss(walked.end.sequence, segment.next - 1, "records are missing")
+        walked.losses.append(Hole(segment.end, missing, segment.end))
     in_entry = [hole for hole in walked.losses if beside.only_entry_is_wrong(seg, hole)]
     holes = [hole for hole in walked.losses if hole not in in_entry]
     known = [hole for hole in holes if is_listed(segment.losses, hole.loss.first, hole.loss.last)]
