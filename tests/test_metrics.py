@@ -52,7 +52,7 @@ def test_a_queue(path: Path) -> None:
 
 
 def test_what_was_damaged_and_mended(path: Path) -> None:
-    with Queue(path) as q:
+    with Queue(path, file_size=1 << 20) as q:
         q.append_batch([b"a" * 50, b"b" * 50])
     (file,) = path.rglob("*.data")
     with file.open("r+b") as f:

@@ -59,6 +59,7 @@ class RepairReport:
     path: str
     steps: tuple[Step, ...]
     copies: tuple[str, ...]
+    torn: tuple[str, ...]  # what was cut off behind the last record, and where a copy of that is
     left: tuple[Finding, ...]
     failed: tuple[str, ...]  # what could not be done, and why
 
@@ -79,6 +80,8 @@ class _Case(NamedTuple):
 
     @property
     def steps(self) -> list[Step]:
+        if any(finding.kind == "log" for finding in self.findings):
+            return []  # a new log in place of one that is not there any more would only hide that
         return [Step(finding) for finding in self.findings if finding.mendable]
 
 
@@ -88,7 +91,7 @@ def plan(path: str | Path, *, progress: OnProgress | None = None) -> RepairPlan:
     return RepairPlan(
         path=str(path),
         steps=tuple(step for case in cases for step in case.steps),
-        beyond=tuple(f for case in cases for f in case.findings if not f.mendable),
+        beyond=tuple(f for case in cases for f in case.findings if Step(f) not in case.steps),
     )
 
 
@@ -96,6 +99,7 @@ def apply(path: str | Path, *, progress: OnProgress | None = None) -> RepairRepo
     """Put right what can be. Raises LogBusy, with nothing of that log changed, while another process has it open."""
     done: list[Step] = []
     copies: list[str] = []
+    torn: list[str] = []
     failed: dict[str, None] = {}
     for _ in range(_ROUNDS):
         cases = _cases(path, progress)
@@ -110,9 +114,10 @@ def apply(path: str | Path, *, progress: OnProgress | None = None) -> RepairRepo
                 mending.run()
             done += [step for step in case.steps if step not in done]
             copies += mending.copies
+            torn += mending.torn
             failed.update(dict.fromkeys(mending.failed))
     left = [finding for case in cases for finding in case.findings]
-    return RepairReport(str(path), tuple(done), tuple(copies), tuple(left), tuple(failed))
+    return RepairReport(str(path), tuple(done), tuple(copies), tuple(torn), tuple(left), tuple(failed))
 
 
 def _cases(path: str | Path, progress: OnProgress | None) -> list[_Case]:
@@ -181,6 +186,10 @@ class _Mender:
     @property
     def copies(self) -> list[str]:
         return [copy for mending in self._at.values() for copy in mending.copies]
+
+    @property
+    def torn(self) -> list[str]:
+        return [cut for mending in self._at.values() for cut in mending.torn]
 
     def run(self) -> None:
         looked = self._case.looked

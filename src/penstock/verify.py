@@ -18,7 +18,7 @@ from penstock.formats import channel
 from penstock.inspect import Part, Segment, View, find, format_of
 from penstock.options import INDEX_INTERVAL
 from penstock.storage import beside, files, packing, sessions, soundness
-from penstock.storage.damage import Place
+from penstock.storage.damage import Loss, Place
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.recovery import Hole, OnProgress, Recovery, Walked, torn_bytes, walk
@@ -205,7 +205,7 @@ def _look(part: Part, *, first: bool) -> Looked:
             file = str(place / fmt.name(info.id))
             about = (part.topic, part.partition, file, 0, info.base, info.next - 1)
             findings.append(Finding(*about, "record", "the last file of the log is missing", _REPAIRS["record"]))
-        elif not any(flaw.known for flaw in flaws):
+        elif not any(flaw.kind == "losses" or (flaw.kind == "control" and flaw.file.exists()) for flaw in flaws):
             findings.append(Finding(part.topic, part.partition, part.path, 0, 0, -1, "log", str(error), _NOTHING))
         return Looked(part, findings=tuple(findings), flaws=tuple(flaws), missing=missing)
     return Looked(part, segments, tuple(findings), tuple(flaws), rests, end, end_offset)
@@ -277,6 +277,9 @@ def check(segment: Segment, *, deep: bool = False, rests: bool = False, told: Re
         walked = walk(seg, end, interval, told or Recovery(), listed=segment.losses)
     except (PenstockError, OSError) as error:
         return Checked(0, 0, 0, 0, (replace(_finding(segment, 0, "record", str(error)), repair=_NOTHING),))
+    if walked.end.sequence < segment.next:  # its frames are good, and fewer than the next segment's base says
+        missing = Loss(walked.end.sequence, segment.next - 1, "records are missing")
+        walked.losses.append(Hole(segment.end, missing, segment.end))
     in_entry = [hole for hole in walked.losses if beside.only_entry_is_wrong(seg, hole)]
     holes = [hole for hole in walked.losses if hole not in in_entry]
     known = [hole for hole in holes if is_listed(segment.losses, hole.loss.first, hole.loss.last)]

@@ -142,7 +142,7 @@ def test_damage_at_either_end_is_found(path: Path) -> None:
 
 
 def test_what_repair_listed_as_lost_is_told_and_is_no_trouble(run: Run, path: Path) -> None:
-    with Queue(path) as q:
+    with Queue(path, file_size=1 << 20) as q:
         q.append_batch([b"first", b"second", b"last"])
     (file,) = path.rglob("*.data")
     data = file.read_bytes()

@@ -10,7 +10,7 @@ from penstock import Channel, CorruptRecord, Journal, NotALog, Queue, Topics
 from penstock.inspect import find
 from penstock.repair import apply
 from penstock.storage.damage import Place
-from penstock.storage.losses import Listed
+from penstock.storage.losses import Listed, LossList
 from penstock.storage.recovery import Recovery, next_readable, place_over, walk
 from penstock.verify import verify
 from tests.repair import logs
@@ -133,6 +133,58 @@ def test_a_walk_goes_as_far_as_the_list_says(path: Path) -> None:
     ((_, plain, _),) = walk(seg, end, logs.INTERVAL, Recovery()).losses
     ((_, told, reached),) = walk(seg, end, logs.INTERVAL, Recovery(), listed=listed).losses
     assert (plain[:2], told[:2], reached) == ((34, 34), (34, 37), upto)
+
+
+def list_more(path: Path) -> tuple[int, list[int]]:
+    """Break a record, and list it with the next two, up to one that the index knows. Where the last of these lies, and the
+    records around them."""
+    segment = logs.segments(path)[1]
+    bad = segment.base + 1
+    break_record(path, bad)
+    seg = segment.read()
+    places = seg.scan(seg.start, segment.end, verify=False, every=1).points
+    LossList(path).add([Listed(segment.name, bad, bad + 2, places[1], places[4], "", 0)])
+    return places[3] + (segment.begin or 0), [bad - 1, bad + 3]
+
+
+def test_whoever_goes_into_what_is_listed_comes_out_where_the_list_says(path: Path) -> None:
+    """Whatever of it could still be read: each way to read gives the same."""
+    logs.lay("queue", path)
+    _, (before, after) = list_more(path)
+    with Queue(path) as q:
+        for sequence in range(before + 1, after + 1):
+            message = q.tailer(at=sequence).read()
+            assert message is not None
+            assert message.sequence == after
+        backward = q.tailer(at=after, direction="backward")
+        assert [m.sequence for m in backward][:2] == [after, before]
+
+
+def test_and_so_does_a_receiver(path: Path) -> None:
+    logs.lay("channel", path)
+    place, (_, after) = list_more(path)
+    with Channel[bytes](path, segment_bytes=1800) as c:
+        rx = c.rx()
+        rx.seek(place - 64)  # an offset leaves out the header
+        assert rx.recv() == logs.SENT[after]
+
+
+def test_an_offset_between_two_broken_lengths_is_found_by_the_list(path: Path) -> None:
+    """Without it what lies between them has no number that can be proved, and a receiver there would begin at the first."""
+    logs.lay("channel", path)
+    segment = logs.segments(path)[1]
+    seg = segment.read()
+    seg.paths.index.unlink()
+    places = seg.scan(seg.start, segment.end, verify=False, every=1).points
+    for broken in (2, 9):
+        flip(seg.paths.data, places[broken], 6)
+        flip(seg.paths.data, places[broken], 3)
+        bad = segment.base + broken
+        LossList(path).add([Listed(segment.name, bad, bad, places[broken], places[broken + 1], "", 0)])
+    with Channel[bytes](path, segment_bytes=1800) as c:
+        rx = c.rx()
+        rx.seek((segment.begin or 0) + places[5] - seg.start)
+        assert rx.recv_many(5) == [logs.SENT[segment.base + i] for i in (5, 6, 7, 8, 10)]
 
 
 def test_a_list_that_cannot_be_read_hides_nothing(path: Path) -> None:

@@ -143,6 +143,20 @@ def test_a_ledger_is_left_alone(path: Path) -> None:
     assert tree(path) == before
 
 
+def test_a_log_whose_records_are_gone_is_not_made_anew(path: Path) -> None:
+    logs.lay("queue", path)
+    for file in [*path.rglob("*.data"), path / ".lock", path / "manifest"]:
+        file.unlink()
+    report = verify(path)
+    assert report.damaged
+    assert "log" in {f.kind for f in report.findings}
+    assert plan(path).steps == ()
+    before = tree(path)
+    told = apply(path)
+    assert (told.steps, told.left) == ((), report.findings)
+    assert tree(path) == before
+
+
 def test_a_torn_tail_is_cut_and_kept(path: Path) -> None:
     image = logs.closed("queue")
     name = image.data
@@ -153,9 +167,46 @@ def test_a_torn_tail_is_cut_and_kept(path: Path) -> None:
     data[end : end + 9] = b"\x05\0\0\0hello"
     (path / name).write_bytes(data)
     assert "tail" in {f.kind for f in verify(path).findings}
-    assert apply(path).left == ()
+    told = apply(path)
+    assert told.left == ()
+    assert told.torn == (f"{path / name}: byte {end}: 9 bytes of a torn tail, copied to {Path(name).name}.torn",)
     assert (path / f"{name}.torn").read_bytes() == b"\x05\0\0\0hello"
     assert logs.read("queue", path) == (dict(enumerate(logs.SENT)), [])
+
+
+def test_what_a_killed_repair_was_writing_is_swept_at_the_next_open(path: Path) -> None:
+    logs.lay("queue", path)
+    (path / "losses.123-456.tmp").write_bytes(b"half a l")
+    with Queue(path):
+        pass
+    assert not list(path.glob("*.tmp"))
+
+
+def test_a_segment_that_is_gone_with_the_manifest_is_listed_by_what_the_others_say(path: Path) -> None:
+    logs.lay("queue", path)
+    gone = logs.segments(path)[1]
+    gone.paths().data.unlink()
+    (path / "manifest").write_bytes(b"no manifest")
+    assert apply(path).left == ()
+    found, lost = logs.read("queue", path), set(range(gone.base, gone.next))
+    assert found.records == {i: payload for i, payload in enumerate(logs.SENT) if i not in lost}
+    assert found.lost == lost
+    assert verify(path, deep=True).findings == ()
+
+
+@pytest.mark.parametrize("name", ["segment_1.log", "segment_1.log.time"])
+def test_a_companion_is_made_of_a_file_that_is_cut_short(path: Path, name: str) -> None:
+    """What is not known of records that are gone stays so; what is left is held to it from now on."""
+    logs.lay("topic", path)
+    data = path / "t" / "partition_1_segment_1.log"
+    data.write_bytes(data.read_bytes()[:700])
+    flip(data.with_name(f"{data.name}.time"), 3)
+    if name.endswith(".time"):
+        data.with_name(f"{data.name}.time").unlink()
+    told = apply(path)
+    assert (told.left, told.failed) == ((), ())
+    found = logs.read("topic", path)
+    assert {**found.records, **{i: logs.SENT[i] for i in found.lost}} == dict(enumerate(logs.SENT))
 
 
 def test_many_logs_at_once(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def repair(path: LogPath, apply: Apply = False, json: Json = False) -> None:
         _tell("done", report.steps, report.left)
         for copy in report.copies:
             line(f"kept: {copy}")
+        for cut in report.torn:
+            line(f"cut: {cut}")
     tell_failed(report.failed, quiet=json)
     if report.left:
         raise typer.Exit(FAILED)

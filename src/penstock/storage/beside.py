@@ -90,14 +90,15 @@ def _outlier(known: list[tuple[int, int]], one: tuple[int, int], other: tuple[in
     return one[0] if other[1] >= before else other[0]
 
 
-def companion_for(seg: ReadSegment, end: Place, *, now_us: int) -> bytes:
-    """The companion that a segment should have: what the one it has says is kept if it can be, and the rest is made."""
+def companion_for(seg: ReadSegment, end: Place, *, now_us: int, strict: bool = True) -> bytes:
+    """The companion that a segment should have: what the one it has says is kept if it can be, and the rest is made. If not
+    `strict`, of records that cannot be told apart nothing is known."""
     count, size = end.sequence - seg.base, companion.entry_bytes(seg.spec)
     kept = _entries(seg.paths.times, count * size)
-    made = bytes(count * size)
-    if not seg.spec.sum_bytes:
-        made = _sums(seg, end, kept, count)
-    words = array("q", kept + made[len(kept) :])
+    made = b""
+    if not seg.spec.sum_bytes and len(kept) < count * size:
+        made = _sums(seg, end, count, strict=strict)
+    words = array("q", kept + made[len(kept) :].ljust(count * size - len(kept), b"\0"))
     stride = size // 8
     for place in unlikely_times(Times(bytes(companion.HEADER_BYTES) + words.tobytes(), size), count, now_us):
         words[place * stride] = 0
@@ -114,16 +115,16 @@ def _entries(path: Path, length: int) -> bytes:
     return raw[: len(raw) // 16 * 16] if len(raw) < length else raw
 
 
-def _sums(seg: ReadSegment, end: Place, kept: bytes, count: int) -> bytes:
+def _sums(seg: ReadSegment, end: Place, count: int, *, strict: bool) -> bytes:
     """Entries with the checksums of frames that have none, as far as lengths lead to them."""
-    frames = memoryview(seg.data)[seg.start : min(end.position, len(seg.data))]
-    made = kernel.entries(seg.spec, frames, 0)
-    if len(made) != count * 16 and len(kept) < count * 16:
+    stop = min(end.position, len(seg.data))
+    found = seg.scan(min(seg.start, stop), stop, verify=False)
+    if strict and (found.count, found.position) != (count, stop):
         raise PenstockError(
-            f"{seg.paths.data}: {len(made) // 16} records can be told apart, not {count}, so that no companion can be "
+            f"{seg.paths.data}: {found.count} records can be told apart, not {count}, so that no companion can be "
             "made; restore the file from a copy"
         )
-    return made.ljust(count * 16, b"\0")
+    return kernel.entries(seg.spec, memoryview(seg.data)[seg.start : found.position], 0)[: count * 16]
 
 
 def mended_sums(data: Buffer, seg: ReadSegment, holes: list[Hole]) -> bytes:

@@ -409,8 +409,6 @@ class Log:
 
     def _sync_file(self, control: Control, segment_id: int) -> None:
         path = self.path / self.fmt.name(segment_id)
-        if self.directory.is_packed(segment_id):
-            return  # it was synced before it had its name
         with self._unless_retired(control, segment_id):
             with files.opened(path) as fd:
                 files.sync(fd)

@@ -39,6 +39,7 @@ class Mending:
         self.fmt = fmt
         self.own = own
         self.copies: list[str] = []
+        self.torn: list[str] = []  # what was cut, and where a copy of it is
 
     def _keep(self, path: Path, end: int | None = None, name: Path | None = None) -> None:
         """Copy a file, or its beginning, aside, unless there is none."""
@@ -108,7 +109,7 @@ class Mending:
 
     def companion(self, seg: ReadSegment, end: Place, entries: Sequence[Hole]) -> None:
         """Make a companion anew: what it says is kept if it can be."""
-        made = beside.companion_for(seg, end, now_us=files.now_us())
+        made = beside.companion_for(seg, end, now_us=files.now_us(), strict=False)
         self._replace(seg.paths.times, beside.mended_sums(made, seg, list(entries)))
 
     def index(self, seg: ReadSegment, end: Place, listed: Sequence[Listed]) -> None:
@@ -229,7 +230,8 @@ class Mending:
         if self.fmt.SAYS_BEGIN:
             clear_leftovers(directory)
             written = self._durable_offset()
-        recover(directory, control, manifest, Cursors(self.own), verify=None, written=written)
+        report = recover(directory, control, manifest, Cursors(self.own), verify=None, written=written)
+        self.torn += report.torn
 
     def _durable_offset(self) -> int:
         try:

@@ -227,7 +227,8 @@ class LogReader:
                 following = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
             else:
                 return False
-            if following.base > sequence and self.on_corrupt == "raise":
+            gap = following.base > sequence and not is_listed(self.log.losses.all(), sequence, following.base - 1)
+            if gap and self.on_corrupt == "raise":
                 raise RecordGone(
                     f"{self.log.path}: sequences {sequence} to {following.base - 1} are no longer there; "
                     f"seek({following.base}) to go on"

@@ -38,4 +38,4 @@ def verify(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:
 def _verdict(damaged: bool, findings: int) -> str:
     if damaged:
         return f"damaged, {findings} findings"
-    return "all good" if not findings else "records are good; `penstock spark reindex` makes anew what lies beside them"
+    return "all good" if not findings else "records are good; `penstock repair` puts right what else was found"
