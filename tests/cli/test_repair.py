@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import Result
 
 from penstock import Queue
-from tests.cli.test_verify import command
+from tests.cli.conftest import FORMATS, Live, Terminal, piped
 from tests.repair import logs
 from tests.repair.test_damage import tree
 from tests.repair.test_losses import break_record
@@ -75,13 +74,23 @@ def test_help_has_an_example(run: Run) -> None:
     assert "Example: penstock repair " in " ".join(run("repair", "--help").stdout.split())
 
 
-def test_beside_a_live_writer_it_is_refused_and_the_plan_is_not(path: Path) -> None:
+@pytest.mark.parametrize("format", FORMATS)
+def test_beside_a_live_writer_nothing_is_to_be_done(live: Live, terminal: Callable[..., Terminal], format: str) -> None:
+    assert (done := piped("repair", live.path(format))).returncode == 0, done
+    shown = terminal("repair", live.path(format))
+    assert shown.ended() == 0
+
+
+def test_beside_a_live_writer_it_is_refused_and_the_plan_is_not(path: Path, terminal: Callable[..., Terminal]) -> None:
     logs.lay("queue", path)
     break_record(path, 50)
     with Queue(path) as q:
-        refused = subprocess.run(command("repair", path, "--apply"), capture_output=True, text=True, timeout=60)
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert "has this queue open; close it there first" in refused.stderr
-        planned = subprocess.run(command("repair", path), capture_output=True, text=True, timeout=60)
-        assert (planned.returncode, planned.stderr) == (1, "")
+        refused = piped("repair", path, "--apply")
+        assert (refused.returncode, refused.stdout) == (1, b"")
+        assert b"has this queue open; close it there first" in refused.stderr
+        planned = piped("repair", path)
+        assert (planned.returncode, planned.stderr) == (1, b"")
         assert q.append(b"more") == logs.COUNT
+    shown = terminal("repair", path, "--apply")
+    assert shown.ended() == 0
+    assert "1 steps done" in shown.shown

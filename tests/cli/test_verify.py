@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
-from penstock import Queue
+from tests.cli.conftest import FORMATS, Live, Terminal, piped
 from tests.repair import logs
 
 Run = Callable[..., Result]
-
-
-def command(*args: object) -> list[str]:
-    return [sys.executable, "-W", "error", "-m", "penstock.cli", *map(str, args)]
 
 
 @pytest.mark.parametrize("kind", logs.KINDS)
@@ -61,32 +53,21 @@ def test_help_has_an_example(run: Run) -> None:
     assert "Example: penstock verify " in " ".join(run("verify", "--help").stdout.split())
 
 
-def test_in_a_pipe_beside_a_live_writer(path: Path) -> None:
-    with Queue(path, file_size=65536) as q:
-        for i in range(3000):
-            q.append(b"%050d" % i)
-        done = subprocess.run(command("verify", path, "--json"), capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert json.loads(done.stdout)["records"] == 3000
-        assert q.append(b"more") == 3000
+@pytest.mark.parametrize("format", FORMATS)
+def test_beside_a_live_writer_on_a_terminal_and_in_a_pipe(
+    live: Live, terminal: Callable[..., Terminal], format: str
+) -> None:
+    done = piped("verify", live.path(format), "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["findings"] == []
+    shown = terminal("verify", live.path(format))
+    assert shown.ended() == 0
+    assert "all good" in shown.shown
 
 
-def test_on_a_terminal_a_bar_is_shown_and_in_a_pipe_none(path: Path) -> None:
+def test_a_bar_is_shown_on_a_terminal_alone(path: Path, terminal: Callable[..., Terminal]) -> None:
     logs.lay("queue", path)
-    main, other = pty.openpty()
-    with subprocess.Popen(command("verify", path), stdout=subprocess.PIPE, stderr=other, text=True) as process:
-        os.close(other)
-        out, _ = process.communicate(timeout=60)
-        shown = b""
-        while True:
-            try:
-                part = os.read(main, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            shown += part
-    os.close(main)
-    assert process.returncode == 0
-    assert b"verify" in shown
-    assert "all good" in out
+    shown = terminal("verify", path)
+    assert shown.ended() == 0
+    assert "verify" in shown.shown
+    assert piped("verify", path).stderr == b""
