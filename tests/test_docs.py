@@ -1,4 +1,5 @@
-"""Every Python example in the README, in docs/ and in docstrings runs; every file and make target they name exists.
+"""Every Python example in the README, in docs/ and in docstrings runs; every file and make target they name exists. The reference of
+commands is what the commands say, and the site has every page.
 
 The bytes that docs/formats.md gives for a Python expression are those it makes. (Its table of frames is read by the tests of
 the kernels.)
@@ -7,6 +8,7 @@ the kernels.)
 import doctest
 import importlib
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -91,10 +93,39 @@ def test_vector(expression: str, said: str, padded: str) -> None:
     assert made == (bytes.fromhex(said).ljust(int(padded or 0), b"\0") if isinstance(made, bytes) else int(said))
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link may name of a page: its headings, as the site and others spell them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
 def test_every_name_the_pages_link_to_exists() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, _, heading in (link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", page.read_text())):
+            found = page.parent / target if target else page
+            assert found.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in anchors(found), f"{page.name} links to {target}#{heading}"
+
+
+def test_every_file_of_the_repository_that_the_pages_name_exists() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:src|tests|tools|examples|bench|docs)/[\w./*-]+)`", page.read_text()):
+            assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}"
+
+
+def test_the_site_has_every_page_and_no_page_leads_out_of_it() -> None:
+    """A link to anything but a page would be a warning of the build, which ends it."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = {page.name for page in PAGES if page.parent.name == "docs"}
+    assert sorted(re.findall(r"[\w-]+\.md", nav)) == sorted(pages)
+    for page in (ROOT / "docs").glob("*.md"):
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            assert link.startswith("#") or link.partition("#")[0] in pages, f"{page.name} links to {link}"
+
+
+def test_the_reference_of_commands_is_what_the_commands_say() -> None:
+    written = runpy.run_path(str(ROOT / "tools" / "gen_cli.py"))["page"]()
+    assert (ROOT / "docs" / "cli.md").read_text() == written, "run python tools/gen_cli.py"
 
 
 def test_every_make_target_the_readme_names_exists() -> None:
