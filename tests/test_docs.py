@@ -7,11 +7,14 @@ the kernels.)
 
 import doctest
 import importlib
+import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,9 +27,14 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+WALKED = [page for page in PAGES if "```sh\n" in page.read_text()]  # they are gone through from top to bottom
+
+
 def examples() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
+        if page in WALKED:
+            continue
         for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):
             found.append((f"{page.name}:{i}", block))
     return found
@@ -60,6 +68,49 @@ def test_example_that_follows_sees_what_is_appended(where: str, code: str, tmp_p
                 stop.set()
                 appender.join()
                 reader.kill()
+
+
+def steps(page: Path) -> Iterator[tuple[str, str, str]]:
+    """What a reader of a page does in turn: the language, the block, and what it must show. Blocks of Python that go on with the Spark
+    session of the one before are one step with it."""
+    blocks = re.findall(r"```(sh|python|text)\n(.*?)```", page.read_text(), re.DOTALL)
+    made: list[list[str]] = []
+    for language, block in blocks:
+        if language == "text":
+            made[-1][2] += block
+        elif language == "python" and made and made[-1][0] == "python" and "spark = session(" in made[-1][1]:
+            made[-1][1] += block
+        else:
+            made.append([language, block, ""])
+    return ((language, block, shown) for language, block, shown in made)
+
+
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
+def test_a_page_can_be_followed_word_by_word(page: Path, tmp_path: Path) -> None:
+    """In one directory. A command that follows a log is left running beside the next step, must show the same, and ends by Ctrl-C."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+    env["PYTHONWARNINGS"] = "error"
+    follower: subprocess.Popen[str] | None = None
+    for language, block, shown in steps(page):
+        command = [sys.executable, "-c", block] if language == "python" else ["sh", "-eu", "-c", block]
+        if language == "sh" and block.rstrip().endswith(" -f"):
+            follower = subprocess.Popen(
+                ["sh", "-c", f"exec {block}"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+            )
+            continue
+        ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+        assert ran.returncode == 0, f"{block}\n{ran.stdout}\n{ran.stderr}"
+        told = ran.stdout
+        if follower is not None:
+            assert follower.stdout is not None
+            last = shown.splitlines()[-1]
+            told = "".join(iter(follower.stdout.readline, last + "\n")) + last
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(30) == 0
+            follower.stdout.close()
+            follower = None
+        for line in shown.splitlines():
+            assert line in told, block
 
 
 SOURCE = ROOT / "src"
