@@ -112,6 +112,20 @@ def test_a_copy_in_the_wrong_order_is_told(live: Path) -> None:
     until(told, "a copy that claims more than it has")
 
 
+def test_retention_waits_for_a_copy_and_not_for_longer(tmp_path: Path) -> None:
+    small = next(line for line in lines_of_the_page().splitlines() if line.startswith("cp -p .lock"))
+    payloads = [b"%d" % i * 200 for i in range(100)]
+    with Queue(tmp_path / "orders", file_size=8192) as q:
+        for payload in payloads:
+            q.append(payload)
+        run(lines_of_the_page().replace(small, f"{small}\npenstock retain . --max-bytes 1"), tmp_path)
+        assert q.first_sequence == 0
+        run("penstock retain orders --max-bytes 1", tmp_path)
+        assert q.first_sequence > 0
+    with Queue(tmp_path / "copy") as q:
+        assert [m.payload for m in q.tailer()] == payloads
+
+
 def test_a_copy_keeps_holes(tmp_path: Path) -> None:
     with Queue(tmp_path / "orders", file_size=64 << 20) as q:
         q.append(b"x")
