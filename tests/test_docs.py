@@ -43,7 +43,7 @@ def examples() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("where", "code"), [e for e in examples() if ".follow()" not in e[1]], ids=lambda v: v[:20])
 def test_example_runs(where: str, code: str, tmp_path: Path) -> None:
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0, f"{where}\n{ran.stderr}"
 
