@@ -10,13 +10,14 @@ CRASHES := tests/channel_crash tests/topic_crash tests/journal_crash
 JVM := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARGS ?=
 
-.PHONY: help demo test test-spark lint bench bench-spark torture clean
+.PHONY: help demo test test-spark lint docs bench bench-spark torture clean
 help:
 	@echo "make demo     a pipeline on Spark, its driver killed halfway, and the proof that nothing is lost or there twice"
 	@echo "              (about a minute); ARGS=\"--help\" tells what can be changed"
 	@echo "make test     lint, types and every test, over both kernels (under 15 minutes on 2 cores)"
 	@echo "make test-spark  the tests that start Spark many times, or a cluster of it (6 minutes)"
 	@echo "make lint     ruff and mypy alone"
+	@echo "make docs     the documentation as a site, in site/index.html"
 	@echo "make bench    figures beside other embedded logs and stores, then those of Spark; ARGS=\"--help\" tells what can be narrowed"
 	@echo "make bench-spark  of these the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
 	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"
@@ -59,6 +60,11 @@ test: lint
 # driver killed at every moment of a commit.
 test-spark: $(VENV)/.ready-dev
 	PENSTOCK_KILLS=all $(BIN)/python -m pytest tests/spark_long tests/spark/test_kill.py
+
+# Nothing is fetched while it is built, and pages name no other host: they can be read without a network.
+docs: $(VENV)/.ready-docs
+	$(BIN)/python tools/gen_cli.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.ready-bench $(VENV)/.ready-spark
 	$(BIN)/python -m bench $(ARGS)

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 # Their asserts are to say as much as those of the tests.
-pytest.register_assert_rewrite("tests.support", "tests.queue.crash", "tests.queue.dying")
+pytest.register_assert_rewrite(
+    "tests.support",
+    "tests.queue.crash",
+    "tests.queue.dying",
+    "tests.channel_crash.story",
+    "tests.channel_crash.wreck",
+    "tests.topic.conftest",
+    "tests.topic_crash.wreck",
+)
 
 
 @pytest.fixture

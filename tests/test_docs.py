@@ -1,4 +1,5 @@
-"""Every Python example in the README, in docs/ and in docstrings runs; every file and make target they name exists.
+"""Every Python example in the README, in docs/ and in docstrings runs; every file and make target they name exists. The reference of
+commands is what the commands say, and the site has every page.
 
 The bytes that docs/formats.md gives for a Python expression are those it makes. (Its table of frames is read by the tests of
 the kernels.)
@@ -6,10 +7,14 @@ the kernels.)
 
 import doctest
 import importlib
+import os
 import re
+import runpy
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,20 +27,45 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+WALKED = [page for page in PAGES if "```sh\n" in page.read_text()]  # they are gone through from top to bottom
+
+
 def examples() -> list[tuple[str, str]]:
     found = []
     for page in PAGES:
+        if page in WALKED:
+            continue
         for i, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):
             found.append((f"{page.name}:{i}", block))
     return found
 
 
-@pytest.mark.parametrize(("where", "code"), [e for e in examples() if ".follow()" not in e[1]], ids=lambda v: v[:20])
+def on_spark(code: str) -> bool:
+    return "penstock.spark import" in code or "pyspark" in code
+
+
+PLAIN = [e for e in examples() if ".follow()" not in e[1] and not on_spark(e[1])]
+
+
+@pytest.mark.parametrize(("where", "code"), PLAIN, ids=lambda v: v[:20])
 def test_example_runs(where: str, code: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert ran.returncode == 0, f"{where}\n{ran.stderr}"
+
+
+def test_examples_on_spark_run(tmp_path: Path) -> None:
+    """One after the other in one process: Java takes longer to start than any of them to run."""
+    lines = [
+        f"exec(compile({code!r}, {where!r}, 'exec'), {{'__name__': '__main__'}})"
+        for where, code in examples()
+        if on_spark(code)
+    ]
+    assert lines
+    command = [sys.executable, "-W", "error", "-c", "\n".join(lines)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize(("where", "code"), [e for e in examples() if ".follow()" in e[1]], ids=lambda v: v[:20])
@@ -58,6 +88,49 @@ def test_example_that_follows_sees_what_is_appended(where: str, code: str, tmp_p
                 stop.set()
                 appender.join()
                 reader.kill()
+
+
+def steps(page: Path) -> Iterator[tuple[str, str, str]]:
+    """What a reader of a page does in turn: the language, the block, and what it must show. Blocks of Python that go on with the Spark
+    session of the one before are one step with it."""
+    blocks = re.findall(r"```(sh|python|text)\n(.*?)```", page.read_text(), re.DOTALL)
+    made: list[list[str]] = []
+    for language, block in blocks:
+        if language == "text":
+            made[-1][2] += block
+        elif language == "python" and made and made[-1][0] == "python" and "spark = session(" in made[-1][1]:
+            made[-1][1] += block
+        else:
+            made.append([language, block, ""])
+    return ((language, block, shown) for language, block, shown in made)
+
+
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
+def test_a_page_can_be_followed_word_by_word(page: Path, tmp_path: Path) -> None:
+    """In one directory. A command that follows a log is left running beside the next step, must show the same, and ends by Ctrl-C."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+    env["PYTHONWARNINGS"] = "error"
+    follower: subprocess.Popen[str] | None = None
+    for language, block, shown in steps(page):
+        command = [sys.executable, "-c", block] if language == "python" else ["sh", "-eu", "-c", block]
+        if language == "sh" and block.rstrip().endswith(" -f"):
+            follower = subprocess.Popen(
+                ["sh", "-c", f"exec {block}"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
+            )
+            continue
+        ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+        assert ran.returncode == 0, f"{block}\n{ran.stdout}\n{ran.stderr}"
+        told = ran.stdout
+        if follower is not None:
+            assert follower.stdout is not None
+            last = shown.splitlines()[-1]
+            told = "".join(iter(follower.stdout.readline, last + "\n")) + last
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(30) == 0
+            follower.stdout.close()
+            follower = None
+        for line in shown.splitlines():
+            assert line in told, block
 
 
 SOURCE = ROOT / "src"
@@ -91,10 +164,39 @@ def test_vector(expression: str, said: str, padded: str) -> None:
     assert made == (bytes.fromhex(said).ljust(int(padded or 0), b"\0") if isinstance(made, bytes) else int(said))
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link may name of a page: its headings, as the site and others spell them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
 def test_every_name_the_pages_link_to_exists() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, _, heading in (link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", page.read_text())):
+            found = page.parent / target if target else page
+            assert found.exists(), f"{page.name} links to {target}"
+            assert not heading or heading in anchors(found), f"{page.name} links to {target}#{heading}"
+
+
+def test_every_file_of_the_repository_that_the_pages_name_exists() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:src|tests|tools|examples|bench|docs)/[\w./*-]+)`", page.read_text()):
+            assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}"
+
+
+def test_the_site_has_every_page_and_no_page_leads_out_of_it() -> None:
+    """A link to anything but a page would be a warning of the build, which ends it."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = {page.name for page in PAGES if page.parent.name == "docs"}
+    assert sorted(re.findall(r"[\w-]+\.md", nav)) == sorted(pages)
+    for page in (ROOT / "docs").glob("*.md"):
+        for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            assert link.startswith("#") or link.partition("#")[0] in pages, f"{page.name} links to {link}"
+
+
+def test_the_reference_of_commands_is_what_the_commands_say() -> None:
+    written = runpy.run_path(str(ROOT / "tools" / "gen_cli.py"))["page"]()
+    assert (ROOT / "docs" / "cli.md").read_text() == written, "run python tools/gen_cli.py"
 
 
 def test_every_make_target_the_readme_names_exists() -> None:

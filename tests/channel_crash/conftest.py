@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.channel_crash.wreck", "tests.channel_crash.story")
-
-from tests.channel_crash.wreck import small_files  # noqa: E402
-from tests.queue.crash import Yard, open_yard  # noqa: E402
+from tests.channel_crash.wreck import small_files
+from tests.queue.crash import Yard, open_yard
 
 
 @pytest.fixture(scope="module")

@@ -108,5 +108,5 @@ def _die(*_: object) -> None:
 
 def test_what_cannot_be(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     write(path, "queue", SENT[:10])
-    with pytest.raises(InvalidOption, match="written by the program"):
+    with pytest.raises(InvalidOption, match="`penstock convert` makes a journal"):
         convert(spark, path, tmp_path / "out", to="journal")

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.topic_crash.wreck", "tests.topic.conftest")
-
-from tests.queue.crash import Yard, open_yard  # noqa: E402
-from tests.topic_crash.wreck import by_hand  # noqa: E402
+from tests.queue.crash import Yard, open_yard
+from tests.topic_crash.wreck import by_hand
 
 
 @pytest.fixture(scope="module")

@@ -324,7 +324,7 @@ class Buffered:
             self._hurry()
             if until < 0:
                 until = _until(timeout_s)
-            if threading.current_thread() is self._thread or not _wait(self._progress, until):
+            if self._is_thread() or not _wait(self._progress, until):
                 raise BufferFull(
                     f"{self._pending_records} records of {self._pending} bytes are not on the disk yet, and {records} of "
                     f"{need} more would pass what may wait; append again when a batch is done"
@@ -363,7 +363,7 @@ class Buffered:
             raise ValueError("the batch is another one's")
         if not batch.done:
             self._check_not_forked()
-            if threading.current_thread() is self._thread:
+            if self._is_thread():
                 raise RuntimeError("the thread that writes the batch cannot wait for it")
             until = _until(timeout_s)
             with self._progress:
@@ -389,11 +389,15 @@ class Buffered:
             self._hurry()
             return self._piles[-1].batch if self._piles else None
 
+    def _is_thread(self, ident: Callable[[], int] = threading.get_ident) -> bool:
+        """Whether its thread asks. `ident` is kept, as a finalizer at the very end finds the module empty."""
+        return self._thread is not None and self._thread.ident == ident()
+
     def close(self) -> None:
         """Write and sync what there is, and end the thread. Raises what failed a batch there. Safe to call twice."""
         if self._forked:
             return
-        if threading.current_thread() is self._thread:
+        if self._is_thread():
             raise RuntimeError("the thread cannot wait for its own end")
         with self._progress:
             if not self._stop:
