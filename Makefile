@@ -6,6 +6,10 @@ KERNEL := $(wildcard src/penstock/kernel/*.pyx src/penstock/kernel/*.pxi src/pen
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 USES := tests/queue tests/channel tests/topic tests/journal
 CRASHES := tests/channel_crash tests/topic_crash tests/journal_crash
+# Where it matters how a lock is taken, a reader woken and space reserved: who appends, waits, forks and dies.
+WAYS := append disk_full follow fork interrupt kill kill_points kill_stores processes read_live roll sync
+PORTABLE := $(WAYS:%=tests/queue/test_%.py) tests/topic/test_processes.py tests/topic/test_publish.py tests/topic/test_groups.py \
+  tests/topic/test_read.py $(CRASHES:%=%/test_kill.py)
 # Java as short runs want it: no second compiler that pays off after minutes, and no threads to collect garbage with.
 JVM := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARGS ?=
@@ -44,13 +48,15 @@ lint: $(VENV)/.ready-dev
 # Three runs: the native kernel, the reference kernel, and the native one without futex, robust mutex and fallocate; more processes than
 # cores where no Spark runs, since tests wait for the disk half of their time. Of what a crash
 # leaves in files the last one would see the same as the first; of kills it does not, since locks are let go in another way. A queue is
-# its mapped write path, and a topic the buffered one. A death at any call is the storage layer's affair, whatever the kernel.
+# its mapped write path, and a topic the buffered one. A death at any call, or a full disk, is the storage layer's affair, whatever the
+# kernel.
 test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
 	  $(JVM) PENSTOCK_KERNEL=native $(PYTEST) --ignore=tests/spark_long; \
-	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) -n 3 tests/queue tests/topic $(CRASHES:%=%/test_kill.py); \
-	  PENSTOCK_KERNEL=reference $(PYTEST) -n 3 $(USES) $(CRASHES) tests/storage/test_ledger.py --ignore-glob='*_crash/test_cut.py'; \
+	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) -n 3 $(PORTABLE); \
+	  PENSTOCK_KERNEL=reference $(PYTEST) -n 3 $(USES) $(CRASHES) tests/storage/test_ledger.py --ignore-glob='*_crash/test_cut.py' \
+	    --ignore-glob='*/test_disk_full.py'; \
 	else \
 	  echo "no native kernel here (no C compiler?): testing the reference kernel alone"; \
 	  $(JVM) PENSTOCK_KERNEL=reference $(PYTEST) --ignore=tests/spark_long; \
