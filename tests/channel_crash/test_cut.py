@@ -17,7 +17,7 @@ import pytest
 from penstock.kernel import layout
 from penstock.storage.control import Control
 from tests.channel_crash.story import Story
-from tests.channel_crash.wreck import by_hand, drain, everything, log_of, messages, offsets, open_channel, work
+from tests.channel_crash.wreck import EVERY, by_hand, drain, everything, log_of, messages, offsets, open_channel, work
 from tests.queue.crash import NATIVE, Cut, Image, Yard, cut_off, payload
 
 
@@ -187,7 +187,7 @@ def cut(path: Path, act: Act, after: int) -> tuple[Story, Image, int, bool]:
 @pytest.mark.parametrize("name", ACTS)
 def test_a_death_at_any_call_loses_nothing_and_leaves_nothing_behind(yard: Yard, name: str) -> None:
     act = ACTS[name]
-    after, step = 1, 1 if NATIVE else 5
+    after, step = 1, 1 if EVERY else 3 if NATIVE else 5
     while True:
         story, image, made, through = cut(yard.keep(), act, after)
         if through:

@@ -217,7 +217,7 @@ def test_a_death_at_any_call_leaves_the_batch_there_once_or_not_at_all(
     tmp_path: Path, dies: Zygote, format: FormatName
 ) -> None:
     came_again = {True: 0, False: 0}
-    for at in itertools.count(1, 3 if format in ("queue", "channel") else 5):
+    for at in itertools.count(1, 5 if format in ("queue", "channel") else 8):
         path = tmp_path / str(at) / "log"
         assert append(path, format, 0, FIRST)
         assert dies(path, format, at) == -signal.SIGKILL
