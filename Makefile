@@ -21,7 +21,7 @@ help:
 	@echo "make test     lint, types and every test, over both kernels (under 15 minutes on 2 cores)"
 	@echo "make test-spark  the tests that start Spark many times, or a cluster of it (6 minutes)"
 	@echo "make lint     ruff and mypy alone"
-	@echo "make docs     the documentation as a site, in site/index.html"
+	@echo "make docs     the documentation as a site, in site/; to search it, python3 -m http.server -d site"
 	@echo "make bench    figures beside other embedded logs and stores, then those of Spark; ARGS=\"--help\" tells what can be narrowed"
 	@echo "make bench-spark  of these the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
 	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"

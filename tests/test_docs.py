@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -107,30 +108,41 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
 def test_a_page_can_be_followed_word_by_word(page: Path, tmp_path: Path) -> None:
-    """In one directory. A command that follows a log is left running beside the next step, must show the same, and ends by Ctrl-C."""
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
-    env["PYTHONWARNINGS"] = "error"
+    """In one directory. A command that follows a log runs beside the next step, must show what that has, and ends by Ctrl-C."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
     follower: subprocess.Popen[str] | None = None
-    for language, block, shown in steps(page):
-        command = [sys.executable, "-c", block] if language == "python" else ["sh", "-eu", "-c", block]
-        if language == "sh" and block.rstrip().endswith(" -f"):
-            follower = subprocess.Popen(
-                ["sh", "-c", f"exec {block}"], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True
-            )
-            continue
-        ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
-        assert ran.returncode == 0, f"{block}\n{ran.stdout}\n{ran.stderr}"
-        told = ran.stdout
-        if follower is not None:
-            assert follower.stdout is not None
-            last = shown.splitlines()[-1]
-            told = "".join(iter(follower.stdout.readline, last + "\n")) + last
-            follower.send_signal(signal.SIGINT)
-            assert follower.wait(30) == 0
-            follower.stdout.close()
+    with ExitStack() as ended:
+        for language, block, shown in steps(page):
+            if language == "sh" and block.rstrip().endswith(" -f"):
+                command = ["sh", "-c", f"exec {block}"]
+                follower = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+                ended.enter_context(follower)
+                ended.callback(follower.kill)
+                continue
+            command = [sys.executable, "-c", block] if language == "python" else ["sh", "-eu", "-c", block]
+            ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240)
+            assert ran.returncode == 0, f"{block}\n{ran.stdout}\n{ran.stderr}"
+            told = ran.stdout if follower is None else followed(follower, shown.splitlines()[-1])
             follower = None
-        for line in shown.splitlines():
-            assert line in told, block
+            for line in shown.splitlines():
+                assert line in told, block
+
+
+def followed(follower: subprocess.Popen[str], last: str) -> str:
+    """What one that follows shows up to a line, after which it is told to end."""
+    assert follower.stdout is not None
+    patience = threading.Timer(60, follower.kill)
+    patience.start()
+    told = ""
+    for line in follower.stdout:
+        told += line
+        if last in line:
+            break
+    patience.cancel()
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(30) == 0, told
+    return told
 
 
 SOURCE = ROOT / "src"

@@ -170,6 +170,23 @@ def test_verifying_on_startup_reports_a_missing_file_and_goes_on(closed: Image, 
         assert q.append(b"next") == len(PAYLOADS)
 
 
+def test_finished_files_alone_are_gone_on_with_and_to_read_only_say_what_is_missing(yard: Yard) -> None:
+    """As in a copy whose manifest is newer than its data files."""
+    with Queue(yard.keep(), file_size=8192) as q:
+        for payload in PAYLOADS:
+            q.append(payload)
+        q.sync()
+        q._log.roll_now()
+        q._log.seal_finished()
+        image = Image.take(q.path)
+    path = image.without(image.data).lay(yard.new(), "new")
+    with pytest.raises(NotALog, match="the file behind the finished ones is missing; restore it"):
+        Queue(path, read_only=True)
+    with Queue(path) as q:
+        assert records(q) == numbered(PAYLOADS)
+        assert q.append(b"next") == len(PAYLOADS)
+
+
 def test_the_last_data_file_missing_under_a_clean_close_is_refused(closed: Image, yard: Yard) -> None:
     with pytest.raises(NotALog, match="the last file of the log is missing"):
         Queue(closed.without(closed.data).lay(yard.new(), "new"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.errors import LogNotFound
+from penstock.errors import LogNotFound, NotALog
 from penstock.storage import files
 from penstock.storage.control import Control, Mark
 from penstock.storage.cursor import Cursors
@@ -110,6 +110,11 @@ def survey(
     tail = opening.find_tail(floor, exact=exact, verify=verify is not None)
     if tail is None and may_be_empty:
         tail = _before_first_segment(directory, manifest)
+    if tail is None and directory.segments():
+        raise NotALog(
+            f"{directory.path}: the file behind the finished ones is missing; restore it from a copy, or open the log for writing, "
+            "which begins a new one"
+        )
     if tail is None:
         raise LogNotFound(f"{directory.path}: no data files here; open the log for writing to create one")
     if verify:
