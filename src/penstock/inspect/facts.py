@@ -15,7 +15,6 @@ from penstock.errors import InvalidOffset, PenstockError
 from penstock.formats.journal import Checkpoints
 from penstock.inspect import FormatName, Part, Segment, View, find
 from penstock.inspect.processes import Process, holding
-from penstock.journal import last_checkpoints
 from penstock.storage import files
 from penstock.storage.control import Control
 from penstock.storage.damage import REASONS, Loss
@@ -24,6 +23,7 @@ from penstock.storage.losses import is_listed
 from penstock.storage.offsets import Offsets
 from penstock.storage.places import Places
 from penstock.storage.segment import ReadSegment
+from penstock.storage.session import last_checkpoints
 
 _WINDOWS_S: Final = (60, 300, 900)
 _SECTOR: Final = 512  # in which the system counts blocks
