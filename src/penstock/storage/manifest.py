@@ -68,6 +68,10 @@ class Manifest:
         """Sequences below this were removed by retention."""
         return self.gone.next if self.gone is not None else 0
 
+    def is_gone(self, segment_id: int) -> bool:
+        """Whether a segment was removed by retention, by its number alone: of a file that came back nothing else may be left."""
+        return self.gone is not None and segment_id <= self.gone.id and segment_id not in self.segments
+
     @property
     def exists(self) -> bool:
         return self._path.exists()
