@@ -11,14 +11,25 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from penstock import Journal, Queue, Recovery, RecoveryUnfinished, Retention, Topics, channel, journal, kernel
+from penstock import (
+    Journal,
+    PenstockError,
+    Queue,
+    Recovery,
+    RecoveryUnfinished,
+    Retention,
+    Topics,
+    channel,
+    journal,
+    kernel,
+)
 from penstock.formats import queue as queue_format
 from penstock.storage import bulk
 from penstock.storage.janitor import Janitor
@@ -63,6 +74,8 @@ class Use(ABC):
     name: ClassVar[str]
     ops: ClassVar[tuple[str, ...]]
     long: ClassVar[tuple[str, ...]]  # a workload that does everything: rolls, compresses, retires, commits, closes
+    durable: ClassVar[tuple[str, ...]] = ()  # operations that say that something is on the disk
+    goes_on: ClassVar[bool] = False  # after an operation that failed it is known what is there, so others may follow
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -83,6 +96,9 @@ class Use(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
+
+    def read(self) -> None:  # noqa: B027
+        """Readers go on, whatever has failed. Where it does not go on, judging reads everything."""
 
     @classmethod
     def recover(cls, path: Path) -> None:
@@ -190,6 +206,15 @@ class QueueUse(Records):
     )
     durable_commits = False
     waits = False
+    durable = ("sync",)
+    goes_on = True
+
+    def read(self) -> None:
+        with self.q.tailer() as tailer:
+            first, got = tailer.position, [m.payload for m in tailer]
+        every = [*self.told.sent, *self.told.doing]
+        must(got == every[first : first + len(got)], "readers see an exact prefix", got, every)
+        must(first + len(got) >= len(self.told.sent), "readers see all that was appended", got)
 
     @staticmethod
     def _open(path: Path) -> Queue:
@@ -262,6 +287,13 @@ class TopicUse(Records):
     durable_commits = True
     waits = True
     parts = True
+    durable = ("publish", "empty", "many")
+    goes_on = True
+
+    def read(self) -> None:
+        with self.t.tailer(partitions=[0]) as tailer:
+            first, got = tailer.positions[0], [m.payload for m in tailer]
+        must(got == list(self.told.sent[first:]), "readers see all that was acknowledged, and no more", got, self.told)
 
     @staticmethod
     def _open(path: Path) -> Topics:
@@ -269,8 +301,12 @@ class TopicUse(Records):
 
     def open(self) -> None:
         self.logs = self._open(self.path)
-        self.t = self.logs.topic("t")
-        self.t.ends()
+        try:
+            self.t = self.logs.topic("t")
+            self.t.ends()
+        except BaseException:
+            self.logs.close()
+            raise
 
     def close(self) -> None:
         self.logs.close()
@@ -345,10 +381,17 @@ class ChannelUse(Use):
         return story
 
     def open(self) -> None:
-        self.story.open()
-        if not self.story.readers:
-            self.story.new_reader("ada", ack=False)
-            self.story.new_reader("bob", ack=True)
+        self.story._ch = None
+        try:
+            self.story.open()
+            if not self.story.readers:
+                self.story.new_reader("ada", ack=False)
+                self.story.new_reader("bob", ack=True)
+        except BaseException:
+            if self.story._ch is not None:
+                with suppress(PenstockError, OSError):
+                    self.story.close()
+            raise
 
     def close(self) -> None:
         self.story.close()

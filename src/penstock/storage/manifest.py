@@ -6,6 +6,7 @@ ones are believed after a reboot. It can be rebuilt from the segments; see docs/
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import zlib
@@ -82,12 +83,14 @@ class Manifest:
             return self._load(generation, believe_rolled)
 
     def _load(self, generation: int, believe_rolled: bool) -> bool:
+        fd = -1
+        with contextlib.suppress(FileNotFoundError):  # if it cannot be opened for another reason, all stays as it was
+            fd = files.open_read(self._path) if self._read_only else files.open_write(self._path)
         self._forget()
         self._generation = generation
-        try:
-            self._fd = files.open_read(self._path) if self._read_only else files.open_write(self._path)
-        except FileNotFoundError:
+        if fd < 0:
             return False
+        self._fd = fd
         header = files.read(self._fd, 0, _HEADER.size)
         if len(header) < _HEADER.size or header[:8] != _MAGIC or zlib.crc32(header[:-4]) != _HEADER.unpack(header)[4]:
             self._forget()
