@@ -25,7 +25,8 @@ help:
 	@echo "make bench    figures beside other embedded logs and stores, then those of Spark; ARGS=\"--help\" tells what can be narrowed"
 	@echo "make bench-spark  of these the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
 	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"
-	@echo "              journal's process and of a topic's publishers and members (25 minutes); ARGS=\"--kills 500\" for fewer"
+	@echo "              journal's process and of a topic's publishers and members (25 minutes), then every state that a crash may"
+	@echo "              leave of short workloads and every call that may fail (hours); one table at the end; ARGS=\"--kills 500\" for fewer"
 	@echo "make clean    remove everything that was built"
 
 # The stamp names the extras that are installed; it is older than the sources when the kernel must be built again.
@@ -80,10 +81,7 @@ bench-spark: $(VENV)/.ready-bench $(VENV)/.ready-spark
 	$(BIN)/python -m bench.spark $(ARGS)
 
 torture: $(VENV)/.ready-dev
-	$(BIN)/python -m tests.torture $(or $(ARGS),--kills 10000)
-	$(BIN)/python -m tests.topic_crash.campaign $(or $(ARGS),--kills 2000)
-	$(BIN)/python -m tests.channel_crash.campaign $(or $(ARGS),--kills 2000)
-	$(BIN)/python -m tests.journal_crash.campaign $(or $(ARGS),--kills 2000)
+	$(BIN)/python -m tests.torture_table $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist site bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

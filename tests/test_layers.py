@@ -22,7 +22,7 @@ ROWS = [
     ["formats", "codecs"],
     ["storage"],
     ["queue", "channel", "journal", "topic"],
-    ["inspect"],
+    ["inspect", "testing"],
     ["verify", "writing"],
     ["repair"],
     ["dump", "appending", "cursors", "retaining", "compressing", "metrics", "quickbench"],
@@ -33,7 +33,16 @@ ROWS = [
     ["cli"],
 ]
 ROW = {name: i for i, names in enumerate(ROWS) for name in names}
-WITHIN = {"kernel", "storage", "topic", "inspect", "spark", "demo", "cli"}  # whose modules may import each other
+WITHIN = {
+    "kernel",
+    "storage",
+    "topic",
+    "inspect",
+    "testing",
+    "spark",
+    "demo",
+    "cli",
+}  # whose modules may import each other
 LATE = {"opentelemetry", "pyarrow", "pyspark", "typer", "rich", "fsspec", "cramjam", "msgspec", "numpy", "pandas"}
 
 

@@ -31,6 +31,7 @@ from typing import Any
 
 from penstock import Flush, Message, Queue, RecordGone, Retention, Roll, kernel
 from penstock.storage import files
+from tests.torture_table import Row, add
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_SIZE = 256 << 10
@@ -490,6 +491,7 @@ def main() -> int:
     for name in ("kills", "stops", "acknowledged", "checked", "retired"):
         print(f"{name:24}{getattr(result, name)}")
     print(f"{'failures':24}{len(result.failures)}")
+    add(Row("queue", "kill", result.kills, len(result.failures), result.checked))
     for failure in result.failures:
         print(f"\n{failure}")
     if result.failures:

@@ -449,7 +449,7 @@ class Journal(AsyncClosable):
 
     def _has_unwalked(self) -> bool:
         """Whether the walk, which did not come to its end, would give anything, or find any damage."""
-        with suppress(PenstockError):
+        with suppress(PenstockError, OSError):  # one that cannot be told is as if it would
             return any(True for _ in self._walk("raise", []))
         return True
 

@@ -36,6 +36,7 @@ from penstock import Channel, RecordGone, channel, kernel
 from penstock.storage import files
 from tests.channel_crash.wreck import OVERHEAD, drain, messages, strays
 from tests.torture import ROOT
+from tests.torture_table import Row, add
 
 SEGMENT_BYTES = 20_000
 MESSAGE_BYTES = 16 << 10
@@ -498,6 +499,7 @@ def main() -> int:
             f"{result.sent:8} sent  {result.received:8} received",
             flush=True,
         )
+        add(Row("channel", "kill", result.kills, len(result.failures), result.received))
         if result.failures:
             print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
             return 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import shutil
 import struct
@@ -530,3 +532,21 @@ def test_nothing_of_a_file_that_goes_is_left_behind(new: New, path: Path, monkey
     (number,) = by_hand.numbers(path)
     ours = {f"{number}.journal", f"{number}.journal.time"}
     assert names - {".append"} == {".lock", ".writer", "manifest", "metadata.json", *ours}
+
+
+def test_closing_lets_go_though_what_is_left_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files: whether a walk is unfinished cannot be told, so it comes again; the journal is closed all the same."""
+    with Journal(path) as j:
+        j.append(b"x").result()
+    j = Journal(path)
+    with monkeypatch.context() as patch:
+
+        def none_left(path: Path) -> int:
+            raise OSError(errno.EMFILE, "too many open files", str(path))
+
+        patch.setattr(files, "open_read", none_left)
+        with pytest.warns(RecoveryUnfinished), contextlib.suppress(OSError):
+            j.close()
+    assert j.closed
+    with Journal(path) as j:
+        assert payloads(walked(j)) == [b"x"]

@@ -30,6 +30,7 @@ from penstock.storage import files
 from tests.journal_crash.story import Broken, Life, Notes
 from tests.support import until
 from tests.torture import ROOT
+from tests.torture_table import Row, add
 
 FILE_BYTES = 6000
 RECORD_BYTES = 1500
@@ -208,6 +209,7 @@ def main() -> int:
             f"{result.unfinished} unfinished walks",
             flush=True,
         )
+        add(Row("journal", "kill", result.kills, len(result.failures), result.appended))
         if result.failures:
             print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
             return 1

@@ -113,9 +113,10 @@ class Yard:
 
 
 @contextmanager
-def open_yard() -> Iterator[Yard]:
+def open_yard(place: Path | None = None) -> Iterator[Yard]:
     ram = Path("/dev/shm")
-    top = Path(tempfile.mkdtemp(prefix="penstock-", dir=ram if ram.is_dir() and os.access(ram, os.W_OK) else None))
+    place = place or (ram if ram.is_dir() and os.access(ram, os.W_OK) else None)
+    top = Path(tempfile.mkdtemp(prefix="penstock-", dir=place))
     try:
         yield Yard(top)
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from penstock.storage import files
 from penstock.storage.manifest import Manifest, SegmentInfo
 
 
@@ -53,3 +55,19 @@ def test_one_that_is_listed_twice_as_gone_changes_nothing(manifest: Manifest) ->
     manifest.retired(info(2))
     manifest.retired(info(1))
     assert again(manifest).gone == info(2)
+
+
+def test_one_that_cannot_be_opened_now_is_read_when_it_can(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files, when it was replaced: what is known stays known, and the next look takes in what is new."""
+    manifest.rolled(info(0))
+
+    def none_left(path: Path) -> int:
+        raise OSError(errno.EMFILE, "too many open files", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open_write", none_left)
+        with pytest.raises(OSError, match="too many"):
+            manifest.refresh(2)
+    assert manifest.segments == {0: info(0)}
+    manifest.refresh(2)
+    assert manifest.segments == {0: info(0)}

@@ -34,6 +34,7 @@ from typing import Any
 from penstock import Retention, Topics, kernel
 from penstock.storage import files
 from tests.torture import ROOT
+from tests.torture_table import Row, add
 
 PUBLISHERS, MEMBERS = 2, 3
 KILLS_A_STOP = 15
@@ -452,6 +453,7 @@ def main() -> int:
         )
 
     result = campaign(top, a.kills, a.seed, minutes=a.minutes, each=tell)
+    add(Row("topic", "kill", result.kills, len(result.failures), result.delivered))
     if result.failures:
         print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
         return 1

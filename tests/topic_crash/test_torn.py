@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock import CorruptRecord, Topics, kernel
+from penstock import CorruptRecord, Retention, Topics, kernel
 from penstock.formats import topic as fmt
 from tests.queue.crash import NATIVE, Boot, Image, Yard, payload
 from tests.topic_crash.wreck import (
     by_hand,
     data,
+    everything,
     found,
     frames,
     judge,
@@ -279,3 +280,26 @@ def test_what_is_not_synced_may_be_missing_in_any_combination(yard: Yard) -> Non
                     assert found(t) == (dict(enumerate(sent)), []), (bin(gone), with_manifest)
                     assert not t.recovery(0).damage
                     assert not t.recovery(0).torn
+
+
+@pytest.mark.parametrize("boot", ["same", "new"])
+def test_a_removed_file_that_comes_back_alone_is_removed_again(yard: Yard, boot: Boot) -> None:
+    """A power cut brings back its name, and not its companion's, which alone says what it held: it is told by its number."""
+    path = yard.keep()
+    with open_topics(path, retention=Retention(max_bytes=1)) as logs:
+        t = logs.topic("t")
+        for i in range(8):
+            t.publish(payload(i, 60), partition=0)
+            t.flush()
+        removed = (path / data(0)).read_bytes()
+        janitor = t._here(0)._janitor
+        janitor._together = 1
+        janitor._turn()
+        left, _ = found(t)
+        assert 0 not in left
+        image = everything(path)
+    image = image.changed(data(0), removed)
+    path = lay(image, yard.new(), boot)
+    with open_topics(path) as logs:
+        assert found(logs.topic("t"))[0] == left
+        assert not (path / data(0)).exists()

@@ -24,7 +24,7 @@ from penstock.storage.directory import Directory
 from penstock.storage.growing import GrowingSegment
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.segment import Format
-from penstock.storage.span import list_rolled
+from penstock.storage.span import guard_sync, list_rolled
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -38,6 +38,10 @@ class Buffering:
     most_bytes: int
     most_records: int = 1 << 62
     sync: bool = True
+
+
+class _NotReady(OSError):
+    """No file could be had for a batch: it fails, and those that come later may not."""
 
 
 class Owner(Protocol):
@@ -89,14 +93,19 @@ class Buffered:
         control = self._log.writable()
         if code == POISONED:
             raise SyncFailed(self._log.path, control.poison)
-        with self._log.locked():
-            now = control.active()
-            if self.segment is None or self._turn != now.turn:
-                self._attach(now)
-            elif code == ROLL:
-                self.go_on(control, now)
-            else:
-                assert code in (REMAP, DIRTY)
+        try:
+            with self._log.locked():
+                now = control.active()
+                if self.segment is None or self._turn != now.turn:
+                    self._attach(now)
+                elif code == ROLL:
+                    self.go_on(control, now)
+                else:
+                    assert code in (REMAP, DIRTY)
+        except OSError as error:
+            if isinstance(error, PenstockError):
+                raise
+            raise _NotReady(error.errno, error.strerror, error.filename or str(self._log.path)) from error
 
     def _failed(self, code: int) -> None:
         """A write or sync failed: whoever waits for records elsewhere is told by the poison, if there is any."""
@@ -127,6 +136,8 @@ class Buffered:
     def _roll(self, control: Control, now: Active) -> None:
         new = self._log.fmt.next_id(now.segment, files.now_us())
         at = self._log.directory.make(new, now.next, 0)
+        # The system tells a failure once: made again, the names would seem to be on the disk.
+        guard_sync(self._log.directory, control, lambda: files.sync_directory(self._log.path))
         list_rolled(self._log.directory, control, self._log.manifest, self._info(control, now))
         if control.durable == Mark(now.segment, now.end, now.next):
             self._synced.add(now.segment)
@@ -169,8 +180,11 @@ class Buffered:
     def explained(self, error: BaseException) -> BaseException:
         """The same for an error that is not raised here."""
         if isinstance(error, OSError) and not isinstance(error, PenstockError):
-            full = error.errno in _FULL
-            return DiskFull(self._log.path, 0) if full else SyncFailed(self._log.path, error.errno or errno.EIO)
+            if error.errno in _FULL:
+                return DiskFull(self._log.path, 0)
+            if isinstance(error, _NotReady):
+                return OSError(error.errno, error.strerror, error.filename)
+            return SyncFailed(self._log.path, error.errno or errno.EIO)
         if isinstance(error, ValueError) and not isinstance(error, PenstockError):
             how = (
                 "was opened before a fork; open it again in the child process" if self._log.inherited else "was closed"

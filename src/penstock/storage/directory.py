@@ -136,6 +136,7 @@ class Directory:
         if self.fmt.GROWS:
             growing.make(self.path, self.fmt, segment_id, base, self.interval, b"")
             growing.fill(self.path, self.fmt, segment_id, source, start, end, base - source.base, next_ - base)
+            files.sync_directory(self.paths(segment_id).data.parent)
             return self.fmt.HEADER_BYTES + end - start
         self.make(segment_id, base, begin)
         copy = self.write(segment_id, base)

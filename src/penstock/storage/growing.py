@@ -20,7 +20,7 @@ def make(top: Path, fmt: Format, segment: int, base: int, interval: int, first: 
     """Make a segment's files, the companion first, and put `first`, if it is not empty, there as its first record's frame.
 
     Files of that name are from a roll that was cut short, and begin anew. Prepared ones are taken, since making a file that
-    must wait for the file system's journal costs more than a sync. The names are on the disk when this returns.
+    must wait for the file system's journal costs more than a sync. The caller syncs the names.
     """
     paths = SegmentPaths(top, fmt, segment)
     ready = is_prepared(top, fmt, segment)
@@ -31,7 +31,6 @@ def make(top: Path, fmt: Format, segment: int, base: int, interval: int, first: 
     if fmt.INDEXED:
         _write_new(paths.index, index.pack(interval, base, 1 if first else 0, [(base, fmt.HEADER_BYTES)]), ready)
     _write_new(paths.data, fmt.pack_header(segment, base, 0, files.now_us()) + first, ready)
-    files.sync_directory(paths.data.parent)
 
 
 def _write_new(path: Path, content: bytes, ready: bool) -> None:

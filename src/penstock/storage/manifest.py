@@ -6,6 +6,7 @@ ones are believed after a reboot. It can be rebuilt from the segments; see docs/
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import zlib
@@ -68,6 +69,10 @@ class Manifest:
         """Sequences below this were removed by retention."""
         return self.gone.next if self.gone is not None else 0
 
+    def is_gone(self, segment_id: int) -> bool:
+        """Whether a segment was removed by retention, by its number alone: of a file that came back nothing else may be left."""
+        return self.gone is not None and segment_id <= self.gone.id and segment_id not in self.segments
+
     @property
     def exists(self) -> bool:
         return self._path.exists()
@@ -78,12 +83,14 @@ class Manifest:
             return self._load(generation, believe_rolled)
 
     def _load(self, generation: int, believe_rolled: bool) -> bool:
+        fd = -1
+        with contextlib.suppress(FileNotFoundError):  # if it cannot be opened for another reason, all stays as it was
+            fd = files.open_read(self._path) if self._read_only else files.open_write(self._path)
         self._forget()
         self._generation = generation
-        try:
-            self._fd = files.open_read(self._path) if self._read_only else files.open_write(self._path)
-        except FileNotFoundError:
+        if fd < 0:
             return False
+        self._fd = fd
         header = files.read(self._fd, 0, _HEADER.size)
         if len(header) < _HEADER.size or header[:8] != _MAGIC or zlib.crc32(header[:-4]) != _HEADER.unpack(header)[4]:
             self._forget()

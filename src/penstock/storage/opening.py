@@ -269,7 +269,7 @@ def _drop_leftovers(directory: Directory, control: Control, manifest: Manifest, 
     last = on_disk[-1] if on_disk else 0
     for segment_id in on_disk:
         base = directory.base_of(segment_id) if segment_id not in manifest.segments else None
-        if base is not None and base < manifest.retired_next:
+        if manifest.is_gone(segment_id) or (base is not None and base < manifest.retired_next):
             directory.delete(segment_id)
         elif base is not None and any(s.base <= base < s.next and s.id > segment_id for s in finished):
             opening.set_aside(segment_id)

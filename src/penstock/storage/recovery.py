@@ -289,6 +289,8 @@ class Opening:
 
     def _is_retired(self, segment: int) -> bool:
         """Whether a segment is listed as gone, though its process died before its files were."""
+        if self.manifest.is_gone(segment):
+            return True
         if segment in self.manifest.segments or not self.manifest.retired_next:
             return False
         paths = SegmentPaths(self.top, self.fmt, segment)

@@ -1,0 +1,85 @@
+"""Failing storage: the n-th call of a kind fails, once or from then on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+from penstock.storage import files
+from penstock.testing.standing_in import CHANGING, Janitors, Real, System, standing_in
+
+_OPENING: Final = ("open_read", "open_write")
+_WRITING: Final = ("write", "allocate", "reserve")
+
+# What fails, by the functions of `files` that it is asked of, and how.
+KINDS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
+    "ENOSPC": ((*_WRITING, "create"), errno.ENOSPC),
+    "EIO on write": (_WRITING, errno.EIO),
+    "EIO on sync": (("sync", "sync_directory"), errno.EIO),
+    "EINTR": ((*_WRITING, "sync"), errno.EINTR),
+    "EMFILE": ((*_OPENING, "create"), errno.EMFILE),
+    "EACCES on rename": (("rename",), errno.EACCES),
+    "short write": ((), 0),  # the system takes half of what it is given, and says so
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The n-th call of a kind (the first is 1; 0 is none) fails, or with `for_good` that and all later ones."""
+
+    kind: str
+    nth: int
+    for_good: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind} at call {self.nth}{' and from then on' if self.for_good else ''}"
+
+
+class Failing:
+    """Counts the calls of a fault's kind, and fails them."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.calls = 0
+        self.failed = 0
+        self._janitors = Janitors()
+
+    def work(self) -> None:
+        """All that the background of the open logs has to do."""
+        self._janitors.work()
+
+    def _is_due(self) -> bool:
+        self.calls += 1
+        due = self.calls == self.fault.nth or (self.fault.for_good and self.calls > self.fault.nth > 0)
+        self.failed += due
+        return due
+
+    def _called(self, name: str, real: Real) -> Real:
+        functions, code = KINDS[self.fault.kind]
+
+        def call(*args: Any, **options: Any) -> Any:
+            if name in functions and self._is_due():
+                raise OSError(code, os.strerror(code), f"{name}, failing on purpose")
+            return real(*args, **options)
+
+        return call
+
+    def _pwrite(self, fd: int, data: Any, offset: int) -> int:
+        view = memoryview(data)
+        return os.pwrite(fd, view[: len(view) // 2] if len(view) > 1 and self._is_due() else view, offset)
+
+
+@contextmanager
+def failing(fault: Fault) -> Iterator[Failing]:
+    """What is done meanwhile meets a fault."""
+    made = Failing(fault)
+    with ExitStack() as stack:
+        made._janitors = stack.enter_context(standing_in((*CHANGING, *_OPENING), made._called))
+        if fault.kind == "short write":
+            stack.enter_context(mock.patch.object(files, "os", System({"pwrite": made._pwrite})))
+        yield made

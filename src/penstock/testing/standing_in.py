@@ -1,0 +1,94 @@
+"""Puts functions in place of those of `storage.files`, and of what the kernel asks the system for by itself.
+
+Meanwhile the process works on the reference kernel, whose writes and syncs of growing files can be seen, and without a background:
+what that would do is done by `Janitors.work`, so that a run is the same each time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from penstock import kernel
+from penstock.kernel import _reference, _reference_buffered, _reference_taker
+from penstock.storage import files
+from penstock.storage.janitor import Janitor
+from penstock.storage.log import Log
+
+# The functions of `files` that change anything; all others are made of these.
+CHANGING: Final = (
+    *("create", "write", "truncate", "allocate", "reserve", "punch"),
+    *("sync", "sync_directory", "rename", "exchange", "remove", "remove_tree"),
+)
+_SYSTEM: Final = {"pwrite": "write", "ftruncate": "truncate", "fdatasync": "sync"}  # what the kernel calls itself
+
+Real = Callable[..., Any]
+Wrap = Callable[[str, Real], Real]  # (name, the real function): what is called in its place
+
+
+class Janitors:
+    """The background of every log that is open, which does nothing by itself."""
+
+    def __init__(self) -> None:
+        self._all: list[Janitor] = []
+
+    def serve(self, janitor: Janitor, log: Log) -> None:
+        janitor._log = log
+        self._all.append(janitor)
+
+    def work(self) -> None:
+        """All that there is to do: seal, compress, retire, make the next files."""
+        for janitor in self._all:
+            if janitor._log is not None and not janitor._log.closed:
+                janitor.look_again()
+                janitor._turn()
+
+
+@contextmanager
+def standing_in(names: Iterable[str], wrap: Wrap) -> Iterator[Janitors]:
+    """Have `wrap` stand in for functions of `files`."""
+    janitors = Janitors()
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(mock.patch.object(files, name, wrap(name, getattr(files, name))))
+        called = {ours: wrap(name, getattr(os, ours)) for ours, name in _SYSTEM.items() if name in names}
+        stack.enter_context(mock.patch.object(_reference_buffered, "os", System(called)))
+        stack.enter_context(mock.patch.object(Janitor, "serve", lambda janitor, log: janitors.serve(janitor, log)))
+        stack.enter_context(reference_kernel())
+        yield janitors
+
+
+class System:
+    """The module `os`, but for a few of its functions."""
+
+    def __init__(self, replaced: dict[str, Real]) -> None:
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+@contextmanager
+def reference_kernel() -> Iterator[None]:
+    """What is opened meanwhile works on the reference kernel."""
+    if kernel.NAME == "reference":
+        yield
+        return
+    homes = (_reference_buffered, _reference_taker, _reference)
+    swapped = {
+        id(getattr(kernel, name)): next(getattr(home, name) for home in homes if name in vars(home))
+        for name in ("Batch", "Buffered", "ControlPage", "Reader", "Taker", "Writer", "wait_any")
+    }
+    native = "penstock.kernel._native"
+    loaded = [module for name, module in sys.modules.items() if name.split(".")[0] == "penstock" and name != native]
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(kernel, "ROBUST", False))
+        for module in loaded:
+            for name, value in list(vars(module).items()):
+                if id(value) in swapped:
+                    stack.enter_context(mock.patch.object(module, name, swapped[id(value)]))
+        yield

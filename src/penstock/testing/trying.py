@@ -1,0 +1,112 @@
+"""Tries what a user's own code comes to after each crash and each fault: run, crash, run again, check.
+
+Everything follows from a seed, so a failure can be had again, alone: its message says how.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.testing.crashes import kills, power_cuts
+from penstock.testing.failing import KINDS, Fault, failing
+from penstock.testing.recording import recorded
+
+Act = Callable[[Path], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The seed, at most how many cases of a kind, and which one alone, if only that is to be tried."""
+
+    seed: int
+    most: int
+    only: int | None = None
+
+    def wants(self, number: int) -> bool:
+        return self.only is None or self.only == number
+
+
+class Found(AssertionError):
+    """After a crash or a fault it did not come out right."""
+
+
+def try_crashes(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> int:
+    """Record `run` on what `prepare` has made, both given a directory; then, for each crash: lay out what it leaves, run again, and
+    check. How many crashes were tried. `again` is the command that tries the same test."""
+    rng = random.Random(plan.seed)
+    with _room() as top:
+        prepare(top / "run")
+        with recorded(top / "run") as recording:
+            run(top / "run")
+        crashes = [*kills(recording.moments).all, *power_cuts(recording.moments, rng, plan.most).all]
+        chosen = set(rng.sample(range(len(crashes)), min(plan.most, len(crashes))))
+        tried = 0
+        for number, crash in enumerate(crashes):
+            if plan.wants(number) and number in chosen:
+                with _told(str(crash), plan, number, again), _room() as left:
+                    crash.lay(left)
+                    run(left)
+                    check(left)
+                tried += 1
+    return tried
+
+
+def try_faults(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> int:
+    """The same for calls that fail: `run` may raise an error of Penstock or of the system; run again on storage that works it must
+    come out right."""
+    rng = random.Random(plan.seed)
+    faults: list[Fault] = []
+    for kind in KINDS:
+        with _room() as top:
+            prepare(top)
+            with failing(Fault(kind, 0)) as counted:
+                run(top)
+        faults += [Fault(kind, nth, good) for nth in range(1, counted.calls + 1) for good in (False, True)]
+    chosen = set(rng.sample(range(len(faults)), min(plan.most, len(faults))))
+    tried = 0
+    for number, fault in enumerate(faults):
+        if plan.wants(number) and number in chosen:
+            with _told(str(fault), plan, number, again), _room() as top:
+                prepare(top)
+                with failing(fault):
+                    _may_fail(run, top)
+                run(top)
+                check(top)
+            tried += 1
+    return tried
+
+
+def _may_fail(run: Act, top: Path) -> None:
+    try:
+        run(top)
+    except (PenstockError, OSError):
+        return
+
+
+@contextmanager
+def _told(what: str, plan: Plan, number: int, again: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Found(
+            f"{what}: {type(error).__name__}: {error}\n"
+            f"seed {plan.seed}; again with: {again} --penstock-seed {plan.seed} --penstock-case {number}"
+        ) from error
+
+
+@contextmanager
+def _room() -> Iterator[Path]:
+    """A directory of its own, in memory where that can be: no real power is cut."""
+    ram = Path("/dev/shm")
+    top = Path(tempfile.mkdtemp(prefix="penstock-", dir=ram if ram.is_dir() else None))
+    try:
+        yield top
+    finally:
+        shutil.rmtree(top, ignore_errors=True)

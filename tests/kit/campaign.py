@@ -1,0 +1,102 @@
+"""The long versions of the crash kit's tests: all workloads of three operations with all their states, random longer ones, and every
+call of every kind failing. Everything follows from the seed; a failure comes with the command that tries it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from penstock.testing.failing import KINDS, Fault
+from tests.kit.driver import Tried, try_workload, workloads
+from tests.kit.faults import faults, try_fault
+from tests.kit.uses import USES, small
+from tests.queue.crash import Yard, open_yard
+from tests.torture_table import Row, add
+
+_OPS = 3
+_LONG = 20  # operations of a random workload
+_LONG_STATES = 200
+_SHOWN = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.kit.campaign", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--most", "--kills", type=int, default=3000, help="states of a workload; with more, so many by chance"
+    )
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=float, help="stop after this long, whatever is left")
+    parser.add_argument("--base", type=Path, help="where to work (in memory, where that can be)")
+    parser.add_argument("--use", choices=USES, action="append", help="only this one")
+    parser.add_argument("--ops", help="only this workload: operations with commas between")
+    parser.add_argument("--fault", choices=KINDS, help="only this fault")
+    parser.add_argument("--nth", type=int, default=1)
+    parser.add_argument("--for-good", action="store_true")
+    a = parser.parse_args()
+    until_s = time.monotonic() + 60 * a.minutes if a.minutes else float("inf")
+    failed = 0
+    print(f"seed {a.seed}, at most {a.most} states a workload", flush=True)
+    with open_yard(a.base) as yard, small():
+        for use in a.use or USES:
+            for fault, each in _parts(yard, use, a):
+                tried = Tried()
+                for one in each:
+                    tried.add(one())
+                    if time.monotonic() > until_s:
+                        tried.complete = False
+                        break
+                _tell(use, fault, tried)
+                failed += len(tried.failures)
+    return 1 if failed else 0
+
+
+Case = Callable[[], Tried]
+
+
+def _parts(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[tuple[str, Iterator[Case]]]:
+    """What is tried of a use, by fault."""
+    if a.fault:
+        yield a.fault, iter([lambda: try_fault(yard, use, Fault(a.fault, a.nth, a.for_good))])
+    elif a.ops:
+        ops = tuple(a.ops.split(","))
+        yield "crash", iter([lambda: try_workload(yard, use, ops, a.seed, a.most, during_recovery=1)])
+    else:
+        yield f"crash, {_OPS} operations", _short(yard, use, a)
+        yield "crash, many operations", _long(yard, use, a)
+        for kind in KINDS:
+            yield kind, _faults(yard, use, kind)
+
+
+def _short(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
+    """What lies before the first operation is the same for all: looked at once."""
+    for i, ops in enumerate(workloads(use, _OPS)):
+        yield lambda ops=ops, i=i: try_workload(yard, use, ops, a.seed, a.most, during_recovery=1, from_op=i)  # type: ignore[misc]
+
+
+def _long(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
+    rng = random.Random(f"{a.seed} {use}")
+    for _ in range(max(1, a.most // 100)):
+        ops = tuple(rng.choices(USES[use].ops, k=_LONG))
+        yield lambda ops=ops: try_workload(yard, use, ops, a.seed, _LONG_STATES)  # type: ignore[misc]
+
+
+def _faults(yard: Yard, use: str, kind: str) -> Iterator[Case]:
+    for fault in faults(yard, use, 1, 0, kind):
+        yield lambda fault=fault: try_fault(yard, use, fault)  # type: ignore[misc]
+
+
+def _tell(use: str, fault: str, tried: Tried) -> None:
+    how = "" if tried.complete else ", some of them by chance"
+    print(f"{use}, {fault}: {tried.cases} cases{how}, {len(tried.failures)} failures", flush=True)
+    for told in tried.failures[:_SHOWN]:
+        print(told, flush=True)
+    add(Row(use, fault, tried.cases, len(tried.failures), tried.records))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

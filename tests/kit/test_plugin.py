@@ -1,0 +1,54 @@
+"""The fixtures for users' own tests, as the page about them shows them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+# A consumer that believes its place alone, and syncs nothing: what it has passed may be lost.
+CARELESS = """            for message in tailer:
+                totals.append(b"total of " + message.payload)
+            tailer.commit()
+"""
+
+
+def example() -> str:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+
+
+def run(where: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (where / "test_consumer.py").write_text(code)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "penstock.testing.plugin",
+        "-p",
+        "no:cacheprovider",
+        *options,
+    ]
+    return subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=120)
+
+
+def test_the_example_holds(tmp_path: Path) -> None:
+    code = example().replace("prepare=prepare)", "prepare=prepare, most=40)")
+    done = run(tmp_path, code, "-W", "error")
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_a_careless_consumer_is_found_out_and_the_command_finds_it_again(tmp_path: Path) -> None:
+    code = re.sub(r"            tailer\.seek.*?\.commit\(\)\n", CARELESS, example(), flags=re.DOTALL)
+    assert code != example()
+    done = run(tmp_path, code, "-k", "crash", "--penstock-seed", "1")
+    assert done.returncode == 1, done.stdout
+    command = re.search(r"again with: pytest (\S+) (--penstock-seed 1 --penstock-case \d+)", done.stdout)
+    assert command is not None, done.stdout
+    again = run(tmp_path, code, command[1], *command[2].split())
+    assert again.returncode == 1
+    assert command[0] in again.stdout

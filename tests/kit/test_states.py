@@ -1,0 +1,41 @@
+"""Every state that a crash may leave, of each use. The long version is `python -m tests.kit.campaign`, which `make torture` runs."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.kit.driver import try_workload, workloads
+from tests.kit.uses import USES
+from tests.queue.crash import NATIVE, Yard
+
+SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
+
+
+@pytest.mark.parametrize("use", USES)
+def test_some_states_of_short_workloads(yard: Yard, use: str) -> None:
+    """Workloads of three operations, and of each some of the states, by chance."""
+    chosen = random.Random(f"{SEED} {use}").sample(list(workloads(use, 3)), 2 if NATIVE else 1)
+    for ops in chosen:
+        tried = try_workload(yard, use, ops, SEED, 40)
+        assert not tried.failures, tried.failures[0]
+        assert tried.cases > 40
+
+
+@pytest.mark.parametrize("use", USES)
+def test_all_states_of_a_short_workload(yard: Yard, use: str) -> None:
+    """The first operation alone: nothing is left out."""
+    tried = try_workload(yard, use, USES[use].ops[:1], SEED, 1 << 20, from_op=1)
+    assert tried.complete
+    assert not tried.failures, tried.failures[0]
+    assert tried.cases > 30
+
+
+@pytest.mark.parametrize("use", USES)
+def test_some_states_of_a_long_workload(yard: Yard, use: str) -> None:
+    """One that rolls, seals, compresses, retires, commits and closes; of one crash the recovery is cut, too."""
+    tried = try_workload(yard, use, USES[use].long, SEED, 20 if NATIVE else 10, during_recovery=1)
+    assert not tried.failures, tried.failures[0]
+    assert tried.cases > 100

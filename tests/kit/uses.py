@@ -1,0 +1,605 @@
+"""Every use of the engine, as the crash kit drives it: a few operations each, what they promise, and what must hold after a crash.
+
+An operation notes what it is about to do and what is done. `now()` gives that frozen, so that a state of any moment can be judged
+by what had been promised then. Judging opens what is left, compares, appends, closes and opens again.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from penstock import (
+    Journal,
+    PenstockError,
+    Queue,
+    Recovery,
+    RecoveryUnfinished,
+    Retention,
+    Topics,
+    channel,
+    journal,
+    kernel,
+)
+from penstock.formats import queue as queue_format
+from penstock.storage import bulk
+from penstock.storage.janitor import Janitor
+from penstock.storage.ledger import Ledger
+from penstock.testing.disk import Boot
+from penstock.topic import topics
+from tests.channel_crash.story import Reader, Story
+from tests.channel_crash.wreck import small_files
+from tests.queue.crash import payload
+
+INTERVAL = 2
+FILE_SIZE = 8192
+SEGMENT_BYTES = 160
+JOURNAL_BYTES = 150
+AFTER = [b"after", b"that"]
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+def must(kept: object, promise: str, *facts: object) -> None:
+    if not kept:
+        raise Broken(": ".join([promise, *map(repr, facts)]))
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """Small files everywhere, and no background: what it would do is an operation."""
+    with pytest.MonkeyPatch.context() as patch:
+        small_files(patch)
+        patch.setattr(channel, "INDEX_INTERVAL", INTERVAL)
+        patch.setattr(topics, "INDEX_INTERVAL", INTERVAL)
+        patch.setattr(journal, "MAX_FILE_BYTES", JOURNAL_BYTES)
+        patch.setattr(Janitor, "serve", lambda self, log: setattr(self, "_log", log))
+        yield
+
+
+class Use(ABC):
+    """One use, open."""
+
+    name: ClassVar[str]
+    ops: ClassVar[tuple[str, ...]]
+    long: ClassVar[tuple[str, ...]]  # a workload that does everything: rolls, compresses, retires, commits, closes
+    durable: ClassVar[tuple[str, ...]] = ()  # operations that say that something is on the disk
+    goes_on: ClassVar[bool] = False  # after an operation that failed it is known what is there, so others may follow
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def do(self, op: str) -> None:
+        getattr(self, op)()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    @abstractmethod
+    def now(self) -> Any:
+        """What is promised just now, and what is under way."""
+
+    @abstractmethod
+    def open(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def read(self) -> None:  # noqa: B027
+        """Readers go on, whatever has failed. Where it does not go on, judging reads everything."""
+
+    @classmethod
+    def recover(cls, path: Path) -> None:
+        """What the next process does first."""
+        made = cls(path)
+        made.open()
+        made.close()
+
+    @classmethod
+    @abstractmethod
+    def judge(cls, path: Path, told: Any, boot: Boot) -> int:
+        """Raises Broken; how many records were checked."""
+
+
+# ---- logs of records, with a named reader ----
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was promised."""
+
+    sent: tuple[bytes, ...] = ()
+    doing: tuple[bytes, ...] = ()  # under way: whole or absent
+    durable: int = 0  # so many survive a power cut
+    ends: frozenset[int] = frozenset({0})
+    place: int | None = None  # of the reader, when last committed
+    places: frozenset[int | None] = frozenset({None})  # where a power cut may leave it
+    committing: int | None = None
+    passed: int = 0  # what lies before may be retired
+
+
+@dataclass
+class Found:
+    first: int
+    payloads: list[bytes]
+    place: int | None
+    recovery: Recovery
+
+
+class Records(Use):
+    """What the queue and the topic have in common."""
+
+    durable_commits: ClassVar[bool]  # a place survives a power cut when `commit` returned
+    waits: ClassVar[bool]  # nothing is done before it is durable
+    parts: ClassVar[bool] = False  # a batch that was not acknowledged may be there in part
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.told = Told()
+
+    def now(self) -> Told:
+        return self.told
+
+    def _say(self, **changes: Any) -> None:
+        self.told = replace(self.told, **changes)
+
+    def _appending(self, sizes: list[int], act: Callable[[list[bytes]], None]) -> None:
+        new = [payload(len(self.told.sent) + i, size) for i, size in enumerate(sizes)]
+        self._say(doing=tuple(new))
+        act(new)
+        sent = (*self.told.sent, *new)
+        durable = len(sent) if self.waits else self.told.durable
+        self._say(sent=sent, doing=(), ends=self.told.ends | {len(sent)}, durable=durable)
+
+    def _committing(self, place: int, act: Callable[[], None]) -> None:
+        self._say(committing=place, passed=max(self.told.passed, place), places=self.told.places | {place})
+        act()
+        places = frozenset({place}) if self.durable_commits else self.told.places
+        self._say(place=place, committing=None, places=places)
+
+    @classmethod
+    @abstractmethod
+    def look(cls, path: Path, after: list[bytes]) -> Found:
+        """Open and read everything, then append some."""
+
+    @classmethod
+    def judge(cls, path: Path, told: Told, boot: Boot) -> int:
+        found = cls.look(path, AFTER)
+        every = [*told.sent, *told.doing]
+        end = found.first + len(found.payloads)
+        must(not found.recovery.damage, "nothing is taken for damage", found.recovery.damage)
+        must(found.first <= told.passed, "nothing that the reader has not passed is gone", found.first, told)
+        must(found.payloads == every[found.first : end], "an exact prefix", found.payloads, every)
+        must(end in told.ends or end == len(every) or cls.parts, "batches are whole or absent", end, told.ends)
+        must(end >= (told.durable if boot == "new" else len(told.sent)), "nothing promised is lost", end, told)
+        place = found.place
+        if boot == "new":
+            may = {min(p, end) if p is not None else None for p in told.places}
+        else:
+            may = {told.place} | ({told.committing} if told.committing is not None else set())
+        must(place in may, "the reader stands where it was committed", place, may)
+        again = cls.look(path, [])
+        must(again.recovery.clean, "what was mended stays so", again.recovery)
+        must(again.payloads == [*found.payloads, *AFTER][again.first - found.first :], "and goes on", again.payloads)
+        must(again.place == place, "and so does the reader", again.place, place)
+        return len(found.payloads)
+
+
+class QueueUse(Records):
+    name = "queue"
+    ops = ("append", "batch", "span", "sync", "work", "commit", "reopen")
+    long = (
+        *("append", "batch", "sync", "commit", "span", "work", "append", "commit", "work"),
+        *("batch", "span", "reopen", "batch"),
+    )
+    durable_commits = False
+    waits = False
+    durable = ("sync",)
+    goes_on = True
+
+    def read(self) -> None:
+        with self.q.tailer() as tailer:
+            first, got = tailer.position, [m.payload for m in tailer]
+        every = [*self.told.sent, *self.told.doing]
+        must(got == every[first : first + len(got)], "readers see an exact prefix", got, every)
+        must(first + len(got) >= len(self.told.sent), "readers see all that was appended", got)
+
+    @staticmethod
+    def _open(path: Path) -> Queue:
+        return Queue(path, file_size=FILE_SIZE, index_interval=INTERVAL, retention=Retention(max_bytes=1))
+
+    def open(self) -> None:
+        self.q = self._open(self.path)
+
+    def close(self) -> None:
+        self.q.close()
+        self._say(durable=len(self.told.sent))
+
+    def append(self) -> None:
+        self._appending([50], lambda new: self.q.append(new[0]))  # type: ignore[arg-type, return-value]
+
+    def batch(self) -> None:
+        self._appending([300, 1, 400], self._batch)
+
+    def span(self) -> None:
+        """More than a file holds."""
+        self._appending([1800, 1900, 30, 700], self._batch)
+
+    def _batch(self, new: list[bytes]) -> None:
+        self.q.append_batch(new)
+
+    def sync(self) -> None:
+        self.q.sync()
+        self._say(durable=len(self.told.sent))
+
+    def work(self) -> None:
+        assert self.q._janitor is not None
+        self.q._janitor.look_again()
+        self.q._janitor._turn()
+
+    def commit(self) -> None:
+        place = max(self.told.place or 0, len(self.told.sent) - 1)
+        if self.told.place is None:  # made by the tailer, at the oldest record
+            self._committing(self.q.first_sequence, lambda: self.q.tailer("reader").close())
+        with self.q.tailer("reader") as tailer:
+            tailer.seek(place)
+            self._committing(place, tailer.commit)
+
+    @classmethod
+    def look(cls, path: Path, after: list[bytes]) -> Found:
+        with cls._open(path) as q, q.tailer() as tailer:
+            found = Found(tailer.position, [m.payload for m in tailer], q.cursors().get("reader"), q.recovery)
+            for i, p in enumerate(after):
+                sequence = q.append(p)
+                must(sequence == found.first + len(found.payloads) + i, "it goes on at its end", sequence)
+        return found
+
+
+class TopicUse(Records):
+    name = "topic"
+    ops = ("publish", "empty", "many", "commit", "work", "reopen")
+    long = (
+        "publish",
+        "many",
+        "commit",
+        "empty",
+        "work",
+        "many",
+        "publish",
+        "commit",
+        "work",
+        "many",
+        "reopen",
+        "publish",
+    )
+    durable_commits = True
+    waits = True
+    parts = True
+    durable = ("publish", "empty", "many")
+    goes_on = True
+
+    def read(self) -> None:
+        with self.t.tailer(partitions=[0]) as tailer:
+            first, got = tailer.positions[0], [m.payload for m in tailer]
+        must(got == list(self.told.sent[first:]), "readers see all that was acknowledged, and no more", got, self.told)
+
+    @staticmethod
+    def _open(path: Path) -> Topics:
+        return Topics(path, linger_s=0, segment_bytes=SEGMENT_BYTES, retention=Retention(max_bytes=1))
+
+    def open(self) -> None:
+        self.logs = self._open(self.path)
+        try:
+            self.t = self.logs.topic("t")
+            self.t.ends()
+        except BaseException:
+            self.logs.close()
+            raise
+
+    def close(self) -> None:
+        self.logs.close()
+
+    def publish(self) -> None:
+        self._appending([40], self._publish)
+
+    def empty(self) -> None:
+        self._appending([0], self._publish)
+
+    def many(self) -> None:
+        self._appending([30, 0, 60], self._publish)
+
+    def _publish(self, new: list[bytes]) -> None:
+        self.t.publish_many(new, partition=0).wait()
+
+    def commit(self) -> None:
+        place = max(self.told.place or 0, len(self.told.sent) - 1)
+        if self.told.place is None:
+            self._committing(self.logs.topic("t").tailer(at="start").positions[0], self._hold)
+        with self.t.tailer("reader", partitions=[0]) as tailer:
+            tailer.seek(0, place)
+            self._committing(place, tailer.commit)
+
+    def _hold(self) -> None:
+        with self.t.tailer("reader", partitions=[0]) as tailer:
+            tailer.commit()
+
+    def work(self) -> None:
+        janitor = self.t._here(0)._janitor
+        janitor.look_again()
+        janitor._together = 1
+        janitor._turn()
+
+    @classmethod
+    def look(cls, path: Path, after: list[bytes]) -> Found:
+        with cls._open(path) as logs:
+            t = logs.topic("t")
+            with t.tailer(partitions=[0]) as tailer:
+                first = tailer.positions[0]
+                payloads = [m.payload for m in tailer]
+            found = Found(first, payloads, t.committed("reader").get(0), t.recovery(0))
+            if after:
+                made = t.publish_many(list(after), partition=0)
+                must(made.wait()[0].start == first + len(payloads), "it goes on at its end")
+        return found
+
+
+# ---- the channel: as its random stories tell and judge it ----
+
+
+class ChannelUse(Use):
+    name = "channel"
+    ops = ("send", "send_many", "receive", "acknowledge", "work", "reopen")
+    long = (
+        *("send_many", "receive", "send", "acknowledge", "send_many", "work", "receive", "acknowledge", "work"),
+        *("send", "reopen", "send"),
+    )
+    _options: ClassVar[dict[str, Any]] = {"crash_consistent": True, "compression": "zstd"}
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.story = Story(path, 0, **self._options)
+
+    def now(self) -> Story:
+        story = copy.copy(self.story)
+        story._ch = story._tx = None
+        story.readers = {
+            name: Reader(r.ack, set(r.done), set(r.doing), r.making, r.forgetting) for name, r in story.readers.items()
+        }
+        story.ends = set(story.ends)
+        return story
+
+    def open(self) -> None:
+        self.story._ch = None
+        try:
+            self.story.open()
+            if not self.story.readers:
+                self.story.new_reader("ada", ack=False)
+                self.story.new_reader("bob", ack=True)
+        except BaseException:
+            if self.story._ch is not None:
+                with suppress(PenstockError, OSError):
+                    self.story.close()
+            raise
+
+    def close(self) -> None:
+        self.story.close()
+
+    def send(self) -> None:
+        self.story.send(120)
+
+    def send_many(self) -> None:
+        self.story.send_many([0, 130, 0, 56])
+
+    def receive(self) -> None:
+        self.story.receive("ada", 3)
+        self.story.receive("bob", of=0)
+        self.story.receive("bob", of=1)
+
+    def acknowledge(self) -> None:
+        """First those beyond a gap."""
+        self.story.acknowledge("bob", 3, of=1)
+        self.story.acknowledge("bob", 1, of=0)
+
+    def work(self) -> None:
+        self.story._work()
+
+    @classmethod
+    def recover(cls, path: Path) -> None:
+        story = Story(path, 0, **cls._options)
+        story.open()
+        story.close()
+
+    @classmethod
+    def judge(cls, path: Path, told: Story, boot: Boot) -> int:
+        try:
+            told.judge(path, strict=True)
+        except AssertionError as error:
+            raise Broken(str(error) or traceback.extract_tb(error.__traceback__)[-1].line) from error
+        return len(told.sent)
+
+
+# ---- the journal ----
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What a walk may give, as (payload, group): what it would before the operation under way, and after it. Of a batch that was not
+    acknowledged there may be a part, where frames have no checksum that could tell."""
+
+    before: tuple[tuple[bytes, int], ...] = ()
+    after: tuple[tuple[bytes, int], ...] = ()
+
+    def may_be(self, found: tuple[tuple[bytes, int], ...]) -> bool:
+        parts = [self.after[:n] for n in range(len(self.before), len(self.after))]
+        return found in (self.before, self.after, *parts)
+
+
+class JournalUse(Use):
+    name = "journal"
+    ops = ("append", "many", "checkpoint", "check", "walk", "reopen", "work")
+    long = (
+        *("append", "many", "checkpoint", "append", "checkpoint", "check", "work", "many", "reopen", "append"),
+        *("checkpoint", "walk", "append", "checkpoint", "check", "many", "work"),
+    )
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._lines = Lines()
+        self._made = 0
+
+    def now(self) -> Lines:
+        return self._lines
+
+    def _doing(self, after: tuple[tuple[bytes, int], ...], act: Callable[[], object]) -> None:
+        self._lines = Lines(self._lines.after, after)
+        act()
+        self._lines = Lines(after, after)
+
+    def open(self) -> None:
+        self.j = Journal(self.path)
+
+    def close(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecoveryUnfinished)
+            self.j.close()
+
+    def _append(self, sizes: list[int]) -> None:
+        new = [payload(self._made + i, size) for i, size in enumerate(sizes)]
+        self._made += len(new)
+        group = self.j.current + 1
+        after = (*self._lines.after, *((p, group) for p in new))
+        self._doing(after, lambda: self.j.append_many(new).result())
+
+    def append(self) -> None:
+        self._append([40])
+
+    def many(self) -> None:
+        self._append([30, 0, 20])
+
+    def checkpoint(self) -> None:
+        self.j.checkpoint().result()
+
+    def check(self) -> None:
+        if self.j.first_unchecked <= self.j.current:
+            number = self.j.first_unchecked
+            after = tuple(line for line in self._lines.after if line[1] > number)
+            self._doing(after, lambda: self.j.check().result())
+
+    def walk(self) -> None:
+        """In a new session: all that was there is read and goes."""
+        self.reopen()
+        had = list(self._lines.after)
+        # What was appended after the last checkpoint goes with the groups that were complete.
+        walk = iter(self.j.recovered())
+        got = [(r.payload, r.group) for r in (next(walk) for _ in had)]
+        must(got == had, "a walk gives what is there", got, had)
+        self._doing((), lambda: list(walk))
+
+    def work(self) -> None:
+        self.j._janitor.look_again()
+        self.j._janitor._turn()
+
+    @classmethod
+    def judge(cls, path: Path, told: Lines, boot: Boot) -> int:
+        j = Journal(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RecoveryUnfinished)
+            try:
+                found = tuple((r.payload, r.group) for some in j._walk("raise", []) for r in some)
+                must(told.may_be(found), "what was acknowledged, and no more", found, told)
+                j.append_many(AFTER).result()
+            finally:
+                j.close()
+            j = Journal(path)
+            try:
+                again = [r.payload for some in j._walk("raise", []) for r in some]
+                must(again == [*(p for p, _ in found), *AFTER], "what was mended stays so, and goes on", again)
+            finally:
+                j.close()
+        return len(found)
+
+
+# ---- the commit of a sink, which comes again until it was told that it is done ----
+
+
+@dataclass(frozen=True)
+class Batches:
+    done: int = 0  # batches 0 to done - 1 were acknowledged
+    doing: bool = False
+
+
+class SinkUse(Use):
+    name = "sink"
+    ops = ("batch", "again", "other", "reopen")
+    long = ("batch", "again", "batch", "other", "batch", "reopen", "again", "batch")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._told = Batches()
+
+    def now(self) -> Batches:
+        return self._told
+
+    def open(self) -> None:
+        self.q = Queue(self.path, file_size=FILE_SIZE, index_interval=INTERVAL)
+
+    def close(self) -> None:
+        self.q.close()
+
+    @staticmethod
+    def _payloads(number: int) -> list[bytes]:
+        return [payload(100 * number + i, size) for i, size in enumerate([700, 40, 900] if number % 2 else [60])]
+
+    @classmethod
+    def _commit(cls, q: Queue, number: int) -> bool:
+        frames = kernel.encode_many(queue_format.SPEC, cls._payloads(number))
+        return Ledger(q._open_log()).append("query", number, [bulk.Part(frames, None)])
+
+    def batch(self) -> None:
+        self._told = replace(self._told, doing=True)
+        must(self._commit(self.q, self._told.done), "a new batch is appended")
+        self._told = Batches(self._told.done + 1)
+
+    def again(self) -> None:
+        """The last one comes again, as after a crash of whoever waits for it."""
+        if self._told.done:
+            must(not self._commit(self.q, self._told.done - 1), "a batch that is there is left out")
+
+    def other(self) -> None:
+        """Somebody else appends beside it."""
+        self.q.append(b"other")
+
+    @classmethod
+    def judge(cls, path: Path, told: Batches, boot: Boot) -> int:
+        with Queue(path, file_size=FILE_SIZE, index_interval=INTERVAL) as q:
+            must(not q.recovery.damage, "nothing is taken for damage", q.recovery.damage)
+            before = cls._there(q)
+            wanted = [p for number in range(told.done) for p in cls._payloads(number)]
+            both = [*wanted, *cls._payloads(told.done)] if told.doing else wanted
+            must(before in (wanted, both), "batches are there whole, and all that were acknowledged", before, wanted)
+            for number in (max(0, told.done - 1), told.done):
+                cls._commit(q, number)
+            after = cls._there(q)
+            wanted = [p for number in range(told.done + 1) for p in cls._payloads(number)]
+            must(after == wanted, "each batch is there once", after, wanted)
+        return len(before)
+
+    @staticmethod
+    def _there(q: Queue) -> list[bytes]:
+        with q.tailer() as tailer:
+            return [m.payload for m in tailer if m.payload != b"other"]
+
+
+USES: dict[str, type[Use]] = {use.name: use for use in (QueueUse, ChannelUse, JournalUse, TopicUse, SinkUse)}

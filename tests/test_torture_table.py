@@ -1,0 +1,31 @@
+"""The table that `make torture` ends with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import torture_table
+from tests.torture_table import CAMPAIGNS, Row, main, table
+
+
+def test_rows_of_a_use_and_fault_are_one_line() -> None:
+    drawn = table([Row("queue", "kill", 5, 0, 1000), Row("topic", "EIO", 1, 1, 7), Row("queue", "kill", 7, 1, 500)])
+    assert [line.split() for line in drawn.splitlines()] == [
+        ["use", "fault", "cases", "failures", "records"],
+        ["queue", "kill", "12", "1", "1,500"],
+        ["topic", "EIO", "1", "1", "7"],
+    ]
+
+
+def test_every_campaign_takes_the_same_arguments(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One state of one workload, from the command to the table; a campaign that fails does not keep the others from running."""
+    assert all(Path(f"{module.replace('.', '/')}.py").exists() for module in CAMPAIGNS)
+    monkeypatch.setattr(torture_table, "CAMPAIGNS", {"tests.no_such_campaign": 1, "tests.kit.campaign": 1})
+    assert main(["--kills", "1", "--seed", "3", "--use", "sink", "--ops", "batch"]) == 1
+    told = capfd.readouterr().out
+    assert "failed, see above: tests.no_such_campaign\n" in told
+    assert "sink" in told.splitlines()[-3]

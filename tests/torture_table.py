@@ -1,0 +1,79 @@
+"""Runs every campaign of `make torture`, and ends with one table: of each use and fault, cases tried, failures, records checked.
+
+A campaign is a module to run; it takes the same arguments and adds its rows with `add`, which it does wherever it is run from. A new
+one is a line in CAMPAIGNS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+_FILE = "PENSTOCK_TORTURE_TABLE"  # where rows are collected, a line of JSON each
+CAMPAIGNS = {  # and how many kills each makes, or states of a workload it looks at, unless told otherwise
+    "tests.torture": 10_000,
+    "tests.topic_crash.campaign": 2_000,
+    "tests.channel_crash.campaign": 2_000,
+    "tests.journal_crash.campaign": 2_000,
+    "tests.kit.campaign": 3_000,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    use: str
+    fault: str
+    cases: int
+    failures: int
+    records: int
+
+
+def add(row: Row) -> None:
+    """A line for the table, if one is to be printed at the end."""
+    if _FILE in os.environ:
+        with Path(os.environ[_FILE]).open("a") as f:
+            f.write(json.dumps(asdict(row)) + "\n")
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Rows of the same use and fault are one line."""
+    sums: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        so_far = sums.get((row.use, row.fault), Row(row.use, row.fault, 0, 0, 0))
+        added = {name: getattr(so_far, name) + getattr(row, name) for name in ("cases", "failures", "records")}
+        sums[row.use, row.fault] = replace(so_far, **added)
+    lines = [("use", "fault", "cases", "failures", "records")]
+    lines += [(r.use, r.fault, f"{r.cases:,}", f"{r.failures:,}", f"{r.records:,}") for r in sums.values()]
+    widths = [max(len(line[i]) for line in lines) for i in range(5)]
+    return "\n".join(
+        f"{use:{widths[0]}}  {fault:{widths[1]}}  {cases:>{widths[2]}}  {failures:>{widths[3]}}  {records:>{widths[4]}}"
+        for use, fault, cases, failures, records in lines
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Each campaign gets these arguments; without any, the number that is usual for it."""
+    failed = []
+    with tempfile.TemporaryDirectory() as top:
+        rows = Path(top) / "rows"
+        rows.touch()
+        for module, kills in CAMPAIGNS.items():
+            command = [sys.executable, "-m", module, *(arguments or ["--kills", str(kills)])]
+            if subprocess.run(command, env={**os.environ, _FILE: str(rows)}).returncode:
+                failed.append(module)
+        print("\n" + table(Row(**json.loads(line)) for line in rows.read_text().splitlines()))
+    if failed:
+        print(f"\nfailed, see above: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
