@@ -24,10 +24,10 @@ def test_some_states_of_short_workloads(yard: Yard, use: str) -> None:
         assert tried.cases > 40
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", [use for use in USES if use != "channel"])
 def test_all_states_of_a_short_workload(yard: Yard, use: str) -> None:
-    """The first operation alone: nothing is left out."""
-    tried = try_workload(yard, use, USES[use].ops[:1], SEED, 1 << 20, from_op=1)
+    """The first operation alone: nothing is left out. (A channel's has too many for here.)"""
+    tried = try_workload(yard, use, USES[use].ops[:1], SEED, 1 << 20, once_open=True)
     assert tried.complete
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 30
