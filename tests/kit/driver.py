@@ -66,6 +66,7 @@ def try_workload(
     during_recovery: int = 0,
     once_open: bool = False,
     to_first: bool = False,
+    lengths_in_order: bool = True,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else so many. Of `during_recovery` of them the
     recovery is cut too, at each of its moments. `once_open` leaves out the making of the log; `to_first` ends with a failure."""
@@ -73,7 +74,7 @@ def try_workload(
     moments = record(kind, ops, yard.keep())
     if once_open:
         moments = moments[next(i for i, m in enumerate(moments) if m.call == "open") :]
-    found = power_cuts(moments, rng, most)
+    found = power_cuts(moments, rng, most, lengths_in_order=lengths_in_order)
     crashes = [*kills(moments).all, *found.all]
     tried = Tried(complete=found.complete)
     for crash in crashes:

@@ -327,6 +327,10 @@ class TopicUse(Records):
     def many(self) -> None:
         self._appending([30, 0, 60], self._publish)
 
+    def larger(self) -> None:
+        """More than a sector; for segments that have room for it."""
+        self._appending([900], self._publish)
+
     def _publish(self, new: list[bytes]) -> None:
         self.t.publish_many(new, partition=0).wait()
 
@@ -494,6 +498,10 @@ class JournalUse(Use):
 
     def many(self) -> None:
         self._append([30, 0, 20])
+
+    def larger(self) -> None:
+        """More than a sector; for files that have room for it."""
+        self._append([900])
 
     def checkpoint(self) -> None:
         self.j.checkpoint().result()
