@@ -75,7 +75,7 @@ def _parts(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[tuple[str, I
 def _short(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     """What lies before the first operation is the same for all: looked at once."""
     for i, ops in enumerate(workloads(use, _OPS)):
-        yield lambda ops=ops, i=i: try_workload(yard, use, ops, a.seed, a.most, during_recovery=1, from_op=i)  # type: ignore[misc]
+        yield lambda ops=ops, i=i: try_workload(yard, use, ops, a.seed, a.most, during_recovery=1, once_open=i > 0)  # type: ignore[misc]
 
 
 def _long(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:

@@ -57,19 +57,30 @@ def record(use: type[Use], ops: Sequence[str], top: Path) -> list[Moment]:
 
 
 def try_workload(
-    yard: Yard, use: str, ops: Sequence[str], seed: int, most: int, *, during_recovery: int = 0, from_op: int = 0
+    yard: Yard,
+    use: str,
+    ops: Sequence[str],
+    seed: int,
+    most: int,
+    *,
+    during_recovery: int = 0,
+    once_open: bool = False,
+    to_first: bool = False,
+    lengths_in_order: bool = True,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else so many. Of `during_recovery` of them the
-    recovery is cut too, at each of its moments. `from_op` leaves out what comes before that operation."""
+    recovery is cut too, at each of its moments. `once_open` leaves out the making of the log; `to_first` ends with a failure."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {ops}")
     moments = record(kind, ops, yard.keep())
-    if from_op:
+    if once_open:
         moments = moments[next(i for i, m in enumerate(moments) if m.call == "open") :]
-    found = power_cuts(moments, rng, most)
+    found = power_cuts(moments, rng, most, lengths_in_order=lengths_in_order)
     crashes = [*kills(moments).all, *found.all]
     tried = Tried(complete=found.complete)
     for crash in crashes:
         tried.add(judge(yard, kind, crash, crash.moment.note, replay(use, ops, seed, most)))
+        if tried.failures and to_first:
+            return tried
     for crash in rng.sample(crashes, min(during_recovery, len(crashes))):
         tried.add(_cut_recovery(yard, kind, crash, rng, replay(use, ops, seed, most)))
     return tried
@@ -88,9 +99,12 @@ def _cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random,
     """The next open dies too, or the power goes again: what is left then must come to the same."""
     tried = Tried()
     top = crash.lay(yard.keep())
-    with recorded(top) as recording:
-        kind.recover(top / "log")
-    cuts = power_cuts(recording.moments, rng, 2 * len(recording.moments))
+    try:
+        with recorded(top) as recording:
+            kind.recover(top / "log")
+    except Exception as error:
+        return Tried(1, failures=[f"{kind.name}: {crash}: {type(error).__name__}: {error}\nagain with: {again}"])
+    cuts = power_cuts(recording.moments, rng, len(recording.moments))
     for cut in [*kills(recording.moments).all, *cuts.all]:
         boot: Boot = "same" if cut.boot == crash.boot == "same" else "new"
         both = Crash(cut.moment, cut.state, boot)

@@ -9,9 +9,9 @@ import pytest
 
 from tests.kit.faults import faults, try_fault
 from tests.kit.uses import USES
-from tests.queue.crash import NATIVE, Yard
+from tests.queue.crash import Yard
 
-EVERY = 31 if NATIVE else 97
+EVERY = 31
 
 
 @pytest.mark.parametrize("use", USES)

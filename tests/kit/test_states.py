@@ -24,10 +24,10 @@ def test_some_states_of_short_workloads(yard: Yard, use: str) -> None:
         assert tried.cases > 40
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", [use for use in USES if use != "channel"])
 def test_all_states_of_a_short_workload(yard: Yard, use: str) -> None:
-    """The first operation alone: nothing is left out."""
-    tried = try_workload(yard, use, USES[use].ops[:1], SEED, 1 << 20, from_op=1)
+    """The first operation alone: nothing is left out. (A channel's has too many for here.)"""
+    tried = try_workload(yard, use, USES[use].ops[:1], SEED, 1 << 20, once_open=True)
     assert tried.complete
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 30
@@ -39,3 +39,24 @@ def test_some_states_of_a_long_workload(yard: Yard, use: str) -> None:
     tried = try_workload(yard, use, USES[use].long, SEED, 20 if NATIVE else 10, during_recovery=1)
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 100
+
+
+@pytest.mark.parametrize("use", ["queue", "sink"])
+def test_a_length_before_its_data_is_no_matter_where_frames_prove_themselves(yard: Yard, use: str) -> None:
+    tried = try_workload(yard, use, USES[use].ops[:2], SEED, 40, lengths_in_order=False, once_open=True)
+    assert not tried.failures, tried.failures[0]
+
+
+@pytest.mark.parametrize("use", ["topic", "journal"])
+def test_where_they_do_not_it_is_what_the_file_system_must_keep(
+    yard: Yard, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The assumption that docs/design.md states ("file systems write the length of an appended file after its data"), and that the
+    kit knows what becomes of a log on one that does not: a record that nobody was promised, with zeros in it."""
+    monkeypatch.setattr("tests.kit.uses.SEGMENT_BYTES", 2500)
+    monkeypatch.setattr("penstock.journal.MAX_FILE_BYTES", 2500)
+    for in_order in (True, False):
+        tried = try_workload(
+            yard, use, ["larger", "larger"], SEED, 300, lengths_in_order=in_order, once_open=True, to_first=True
+        )
+        assert bool(tried.failures) is not in_order, tried.failures[:1]

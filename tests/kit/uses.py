@@ -38,7 +38,7 @@ from penstock.testing.disk import Boot
 from penstock.topic import topics
 from tests.channel_crash.story import Reader, Story
 from tests.channel_crash.wreck import small_files
-from tests.queue.crash import payload
+from tests.queue.crash import beyond, payload
 
 INTERVAL = 2
 FILE_SIZE = 8192
@@ -163,6 +163,12 @@ class Records(Use):
         durable = len(sent) if self.waits else self.told.durable
         self._say(sent=sent, doing=(), ends=self.told.ends | {len(sent)}, durable=durable)
 
+    def _retiring(self, act: Callable[[], None]) -> None:
+        """Without a reader nothing holds anything back."""
+        if self.told.place is None:
+            self._say(passed=len(self.told.sent))
+        act()
+
     def _committing(self, place: int, act: Callable[[], None]) -> None:
         self._say(committing=place, passed=max(self.told.passed, place), places=self.told.places | {place})
         act()
@@ -201,7 +207,7 @@ class QueueUse(Records):
     name = "queue"
     ops = ("append", "batch", "span", "sync", "work", "commit", "reopen")
     long = (
-        *("append", "batch", "sync", "commit", "span", "work", "append", "commit", "work"),
+        *("append", "batch", "sync", "commit", "span", "work", "append", "sync", "commit", "work"),
         *("batch", "span", "reopen", "batch"),
     )
     durable_commits = False
@@ -247,7 +253,7 @@ class QueueUse(Records):
     def work(self) -> None:
         assert self.q._janitor is not None
         self.q._janitor.look_again()
-        self.q._janitor._turn()
+        self._retiring(self.q._janitor._turn)
 
     def commit(self) -> None:
         place = max(self.told.place or 0, len(self.told.sent) - 1)
@@ -260,6 +266,7 @@ class QueueUse(Records):
     @classmethod
     def look(cls, path: Path, after: list[bytes]) -> Found:
         with cls._open(path) as q, q.tailer() as tailer:
+            must(not any(beyond(q)), "nothing is left beyond the end that could come back to life")
             found = Found(tailer.position, [m.payload for m in tailer], q.cursors().get("reader"), q.recovery)
             for i, p in enumerate(after):
                 sequence = q.append(p)
@@ -320,6 +327,10 @@ class TopicUse(Records):
     def many(self) -> None:
         self._appending([30, 0, 60], self._publish)
 
+    def larger(self) -> None:
+        """More than a sector; for segments that have room for it."""
+        self._appending([900], self._publish)
+
     def _publish(self, new: list[bytes]) -> None:
         self.t.publish_many(new, partition=0).wait()
 
@@ -339,7 +350,7 @@ class TopicUse(Records):
         janitor = self.t._here(0)._janitor
         janitor.look_again()
         janitor._together = 1
-        janitor._turn()
+        self._retiring(janitor._turn)
 
     @classmethod
     def look(cls, path: Path, after: list[bytes]) -> Found:
@@ -487,6 +498,10 @@ class JournalUse(Use):
 
     def many(self) -> None:
         self._append([30, 0, 20])
+
+    def larger(self) -> None:
+        """More than a sector; for files that have room for it."""
+        self._append([900])
 
     def checkpoint(self) -> None:
         self.j.checkpoint().result()

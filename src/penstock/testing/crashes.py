@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.testing.disk import Boot, Moment, State
@@ -47,10 +47,17 @@ def kills(moments: Sequence[Moment]) -> Crashes:
     return Crashes(tuple(latest.values()), True)
 
 
-def power_cuts(moments: Sequence[Moment], rng: random.Random, most: int, *, names_in_order: bool = True) -> Crashes:
+def power_cuts(
+    moments: Sequence[Moment],
+    rng: random.Random,
+    most: int,
+    *,
+    names_in_order: bool = True,
+    lengths_in_order: bool = True,
+) -> Crashes:
     """Every state that a power cut may leave, if that takes a look at no more than `most`; else so many, by chance. What was
-    synced and nothing else, and everything, are always among them."""
-    moments = [replace(moment, in_order=names_in_order) for moment in moments]
+    synced and nothing else, and everything, are always among them. See `disk` for the two orders."""
+    moments = [moment.with_orders(names=names_in_order, lengths=lengths_in_order) for moment in moments]
     latest: dict[Hashable, Crash] = {}
     share = max(1, most // len(moments))
     total = 0

@@ -1,7 +1,8 @@
 """What a crash may leave of a directory: every version of every sector, length and name since it was last synced.
 
 A `Moment` is what is known at one moment of a run. A power cut then leaves, of each file, for each sector one of the versions that
-it had since the file's last sync, and one of its lengths; what a length covers and nothing was written to reads as zeros. Of the
+it had since the file's last sync, and one of its lengths; what a length covers and nothing was written to reads as zeros. A length
+that a write made longer reaches the disk after what was written, as the usual file systems have it, or, if so asked, before. Of the
 changes of names since a directory's last sync (a rename is one) it leaves some, and loses the others: as file systems with a journal
 do, the later ones, each directory for itself; or, if the order is not kept, any. A `State` is one of these.
 """
@@ -14,7 +15,7 @@ import os
 import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -68,6 +69,10 @@ class Versions:
     now: bytes
     sizes: tuple[int, ...]
     sectors: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
+    grown: Mapping[int, tuple[int, bytes]] = field(
+        default_factory=dict
+    )  # by length: what was written when it grew, and where
+    in_order: bool = True  # a length is on the disk after what it covers
 
     @classmethod
     def whole(cls, content: bytes) -> Versions:
@@ -85,7 +90,10 @@ class Versions:
                 known = sectors.get(i) or (_sector(self.synced, i),)
                 sectors[i] = known if new in known else (*known, new)
         sizes = self.sizes if len(content) in self.sizes else (*self.sizes, len(content))
-        return Versions(self.synced, content, sizes, sectors)
+        grown = dict(self.grown)
+        if any(content[len(self.now) :]):  # else it was only made longer
+            grown[len(content)] = len(self.now), content[len(self.now) :]
+        return Versions(self.synced, content, sizes, sectors, grown, self.in_order)
 
     @property
     def count(self) -> int:
@@ -114,6 +122,9 @@ class Versions:
         out = bytearray(self.synced[:size].ljust(size, b"\0"))
         for i, data in chosen.items():
             out[i * SECTOR : (i + 1) * SECTOR] = data[: size - i * SECTOR]
+        for length, (start, data) in self.grown.items() if self.in_order else ():
+            if length <= size:
+                out[start:length] = data
         return bytes(out)
 
 
@@ -149,6 +160,11 @@ class Moment:
     synced: Mapping[int, Names]  # names on the disk, by directory
     changes: tuple[Change, ...]  # of names since, in order
     in_order: bool = True  # those of a directory reach the disk in their order
+
+    def with_orders(self, *, names: bool, lengths: bool) -> Moment:
+        """The same on a file system that keeps these orders, or does not."""
+        files = self.files if lengths else {i: replace(v, in_order=False) for i, v in self.files.items()}
+        return replace(self, files=files, in_order=names)
 
     def now(self) -> State:
         """Everything as it is: what a kill leaves."""

@@ -18,10 +18,6 @@ from penstock.testing.disk import Disk, Moment
 from penstock.testing.standing_in import CHANGING, Janitors, Real, standing_in
 
 
-class _Inside(threading.local):
-    called = False
-
-
 class Recording:
     """The moments of a run, for a directory and all below it."""
 
@@ -31,7 +27,6 @@ class Recording:
         self._note = note
         self._disk = Disk(top)
         self._lock = threading.RLock()
-        self._inside = _Inside()
         self._janitors = Janitors()
         self._add("begin")
 
@@ -56,21 +51,15 @@ class Recording:
 
     def _called(self, name: str, real: Real) -> Real:
         def call(*args: Any, **options: Any) -> Any:
-            if self._inside.called:
-                return real(*args, **options)  # a part of what is looked at as a whole
             self.look(f"stores before {name}")
-            self._inside.called = name in ("sync", "sync_directory")
-            try:
-                out = real(*args, **options)
-            finally:
-                self._inside.called = False
+            out = real(*args, **options)
             with self._lock:
                 changed = self._disk.look()
-                if name in ("sync", "sync_directory"):
-                    inode = (args[0].stat() if isinstance(args[0], Path) else os.fstat(args[0])).st_ino
+                if name == "sync":
+                    inode = os.fstat(args[0]).st_ino
                     self._disk.sync(inode)
                     self._disk.sync_names(inode)
-                if changed or name in ("sync", "sync_directory"):
+                if changed or name == "sync":
                     self._add(name)
             return out
 
@@ -80,9 +69,10 @@ class Recording:
     def _installed(self) -> Iterator[None]:
         try:
             with ExitStack() as stack:
-                for name in ("fsync", "fdatasync"):  # who else writes there syncs by these
+                for name in ("fsync", "fdatasync"):  # what is asked of the system counts, whoever asks
                     stack.enter_context(mock.patch.object(os, name, self._called("sync", getattr(os, name))))
-                self._janitors = stack.enter_context(standing_in(CHANGING, self._called))
+                changing = [name for name in CHANGING if not name.startswith("sync")]
+                self._janitors = stack.enter_context(standing_in(changing, self._called))
                 yield
             self.look("the end")
         finally:

@@ -1,0 +1,114 @@
+"""Bugs planted in the engine, one at a time: the kit finds each. What it would not find, nobody would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from penstock.kernel import _reference, layout
+from penstock.storage import files, log, recovery
+from penstock.storage.control import Control
+from penstock.storage.ledger import Ledger
+from tests.kit.driver import Tried, try_workload
+from tests.kit.faults import faults, try_fault
+from tests.queue.crash import Yard
+
+SEED = 1
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+
+
+def publish_first(patch: Patch) -> None:
+    """The end is published before what it speaks of is there: the order of the last stores, in the kernel that has no fences."""
+    real = _reference.Writer._write
+
+    def write(self: Any, segment: Any, payloads: list[memoryview], need: int, us: int) -> tuple[int, int]:
+        words, turn = self._page.words, segment.turn
+        slot = layout.SLOTS[turn & 1] // 8
+        end, next_ = words[slot + layout.END // 8], words[slot + layout.NEXT // 8]
+        words[slot + layout.NEXT // 8] = words[slot + layout.DIRTY_NEXT // 8] = next_ + len(payloads)
+        words[slot + layout.END // 8] = words[slot + layout.DIRTY_END // 8] = end + need
+        between_stores()
+        words[slot + layout.NEXT // 8], words[slot + layout.END // 8] = next_, end
+        return real(self, segment, payloads, need, us)
+
+    patch.setattr(_reference.Writer, "_write", write)
+
+
+def between_stores() -> None:
+    """A moment at which nothing is called."""
+    files.write(-1, b"", 0)
+
+
+def keep_torn_tail(patch: Patch) -> None:
+    """What lies beyond the end of a torn log stays there."""
+    patch.setattr(recovery.Opening, "_cut_tail", lambda self, seg, end: None)
+
+
+def sync_no_names(patch: Patch) -> None:
+    """A directory is not synced when a file in it is."""
+    patch.setattr(files, "sync_directory", lambda path: None)
+
+
+def list_unsynced(patch: Patch) -> None:
+    """A segment is listed as sealed, and its files were not synced before."""
+    real = log.Log.seal_finished
+
+    def seal_finished(self: log.Log, least: int = 1) -> int:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(self, "sync", lambda: 0)
+            meanwhile.setattr(self, "_seal_files", lambda control, done: None)
+            return real(self, least)
+
+    patch.setattr(log.Log, "seal_finished", seal_finished)
+
+
+def never_poison(patch: Patch) -> None:
+    """A failed sync is told once, and forgotten."""
+    patch.setattr(Control, "set_poison", lambda self, code: None)
+
+
+def forget_ledger(patch: Patch) -> None:
+    """Whether a batch is there already is not asked."""
+    patch.setattr(Ledger, "_settled", lambda self: type(self._load())())
+
+
+def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
+    """Until something is found."""
+    found = Tried()
+    for ops in workloads:
+        found.add(try_workload(yard, use, ops, SEED, 400, once_open=True, to_first=True))
+        if found.failures:
+            break
+    return found
+
+
+def failed_syncs(yard: Yard, use: str) -> Tried:
+    found = Tried()
+    for fault in faults(yard, use, 1, 0, "EIO on sync"):
+        found.add(try_fault(yard, use, fault))
+        if found.failures:
+            break
+    return found
+
+
+PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
+    "publish first": (publish_first, lambda yard: crashes(yard, "queue", ["append", "append"])),
+    "keep torn tail": (keep_torn_tail, lambda yard: crashes(yard, "queue", ["batch", "append"], ["append", "batch"])),
+    "sync no names": (sync_no_names, lambda yard: crashes(yard, "topic", ["publish", "many"])),
+    "list unsynced": (list_unsynced, lambda yard: crashes(yard, "queue", ["commit", "batch", "span", "work"])),
+    "never poison": (never_poison, lambda yard: failed_syncs(yard, "queue")),
+    "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_it_is_found(yard: Yard, name: str) -> None:
+    plant, look = PLANTED[name]
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        found = look(yard)
+    assert found.failures, f"not found in {found.cases} cases"
+    assert "again with: python -m tests.kit.campaign --use" in found.failures[0]
