@@ -9,6 +9,7 @@ CRASHES := tests/channel_crash tests/topic_crash tests/journal_crash
 # Java as short runs want it: no second compiler that pays off after minutes, and no threads to collect garbage with.
 JVM := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARGS ?=
+SNAPSHOTS ?= 500
 
 .PHONY: help demo test test-spark lint bench bench-spark torture clean
 help:
@@ -20,7 +21,8 @@ help:
 	@echo "make bench    figures beside other embedded logs and stores; ARGS=\"--help\" tells what can be narrowed"
 	@echo "make bench-spark  the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
 	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"
-	@echo "              journal's process and of a topic's publishers and members (25 minutes); ARGS=\"--kills 500\" for fewer"
+	@echo "              journal's process and of a topic's publishers and members (25 minutes); ARGS=\"--kills 500\" for fewer;"
+	@echo "              then 500 power cuts under all of them on ext4 and xfs, as root with btrfs (half an hour); SNAPSHOTS=50"
 	@echo "make clean    remove everything that was built"
 
 # The stamp names the extras that are installed; it is older than the sources when the kernel must be built again.
@@ -71,6 +73,7 @@ torture: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.topic_crash.campaign $(or $(ARGS),--kills 2000)
 	$(BIN)/python -m tests.channel_crash.campaign $(or $(ARGS),--kills 2000)
 	$(BIN)/python -m tests.journal_crash.campaign $(or $(ARGS),--kills 2000)
+	$(BIN)/python -m tests.power.campaign --snapshots $(SNAPSHOTS)
 
 clean:
 	rm -rf $(VENV) build dist site bench/.build .pytest_cache .mypy_cache .ruff_cache .hypothesis

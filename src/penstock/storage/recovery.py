@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock import kernel
 from penstock.errors import NotALog
 from penstock.kernel import Buffer
-from penstock.kernel.spec import SHORT, ZERO
+from penstock.kernel.spec import BLOCK_BYTES, SHORT, ZERO
 from penstock.storage import companion, files, index, notes
 from penstock.storage.control import Mark
 from penstock.storage.damage import REASONS, Loss, Place, step_over
@@ -112,9 +112,9 @@ def walk(
     """Verify every frame of a segment.
 
     Up to `known`, a place that records are known to reach, bad frames are stepped over as losses; beyond it the walk ends
-    at the first one, and beyond byte `written` also at a zero head. Of losses that are `listed` the list says how far they
-    reach. It goes a chunk at a time and lets go of the pages
-    behind, so memory stays small.
+    at the first one, and beyond byte `written` also at a zero head, or at a record of which a block may never have been
+    written. Of losses that are `listed` the list says how far they reach. It goes a chunk at a time and lets go of the
+    pages behind, so memory stays small.
     """
     at = Place(seg.start, seg.base)
     points: list[tuple[int, int]] = []
@@ -124,8 +124,12 @@ def walk(
         stop = next((p for p in (known.position, written) if at.position < p < size), size)
         off = (at.sequence - seg.base) % interval
         want = interval - off if off else max(1, _CHUNK_RECORDS // interval) * interval
-        spec = seg.spec if at.position < max(known.position, written) else seg.tail_spec
+        tail = at.position >= max(known.position, written)
+        spec = seg.tail_spec if tail else seg.spec
         found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval, spec, first=at.sequence)
+        if tail and not seg.spec.sum_bytes and (blank := _unproven_blank(seg, at, found.position)) is not None:
+            points += [(at.sequence + i * interval, p) for i, p in enumerate(found.points) if p < blank.position]
+            return Walked(blank, losses, points)
         points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
         kernel.release(seg.data, min(at.position, size), found.position)
         report.scanned(found.position - min(at.position, size), found.count)
@@ -162,6 +166,30 @@ def _is_empty_record(seg: ReadSegment, at: Place) -> bool:
     frame = bytes(seg.data[at.position : at.position + seg.spec.overhead])
     known = seg.times.sum(at.sequence - seg.base)
     return len(frame) == seg.spec.overhead and known != 0 and known == kernel.crc64(frame)
+
+
+def _unproven_blank(seg: ReadSegment, at: Place, end: int) -> Place | None:
+    """The first record from a place on, up to byte `end`, that has a part in a block of zeros, and no checksum. After a power cut
+    a file may have its new length and not the content of every block; the companion of a batch that has such a block is
+    synced."""
+    size = len(seg.data)
+    while (blank := _first_blank(seg.data, at.position, end)) < end:
+        before = seg.scan(at.position, blank, verify=False)
+        place = before.count + at.sequence - seg.base
+        if not seg.times.sum(place):
+            return Place(before.position, seg.base + place)
+        after = seg.scan(before.position, size, 1, verify=False)
+        at = Place(after.position, seg.base + place + 1)
+    return None
+
+
+def _first_blank(data: Buffer, start: int, end: int) -> int:
+    """Where, from `start` on, there is first a block that has nothing but zeros as far as the file goes; `end` if nowhere."""
+    view = memoryview(data)
+    for low in range(start - start % BLOCK_BYTES, end, BLOCK_BYTES):
+        if not any(view[low : low + BLOCK_BYTES]):
+            return max(low, start)
+    return end
 
 
 def _is_miscounted(at: Place, known: Place) -> bool:
