@@ -10,8 +10,9 @@ CRASHES := tests/channel_crash tests/topic_crash tests/journal_crash
 JVM := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARGS ?=
 SNAPSHOTS ?= 500
+MINUTES ?= 30
 
-.PHONY: help demo test test-spark lint bench bench-spark torture clean
+.PHONY: help demo test test-spark lint bench bench-spark sanitize soak torture clean
 help:
 	@echo "make demo     a pipeline on Spark, its driver killed halfway, and the proof that nothing is lost or there twice"
 	@echo "              (about a minute); ARGS=\"--help\" tells what can be changed"
@@ -23,6 +24,8 @@ help:
 	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"
 	@echo "              journal's process and of a topic's publishers and members (25 minutes); ARGS=\"--kills 500\" for fewer;"
 	@echo "              then 500 power cuts under all of them on ext4 and xfs, as root with btrfs (half an hour); SNAPSHOTS=50"
+	@echo "make sanitize the native kernel under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (10 minutes)"
+	@echo "make soak     all four uses under load for MINUTES=30: memory, descriptors and latency must stay flat"
 	@echo "make clean    remove everything that was built"
 
 # The stamp names the extras that are installed; it is older than the sources when the kernel must be built again.
@@ -67,6 +70,13 @@ bench: $(VENV)/.ready-bench
 
 bench-spark: $(VENV)/.ready-bench $(VENV)/.ready-dev
 	$(BIN)/python -m bench.spark $(ARGS)
+
+# Into build/sanitize-*, beside the ordinary build.
+sanitize: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.sanitize
+
+soak: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 torture: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.torture $(or $(ARGS),--kills 10000)

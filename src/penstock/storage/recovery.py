@@ -117,6 +117,7 @@ def walk(
     pages behind, so memory stays small.
     """
     at = Place(seg.start, seg.base)
+    known = agreed(seg, known)
     points: list[tuple[int, int]] = []
     losses: list[Hole] = []
     size = len(seg.data)
@@ -158,6 +159,16 @@ def walk(
         reason = REASONS.get(found.reason, "it is cut short")
         losses.append(Hole(at.position, Loss(at.sequence, after.sequence - 1, reason), after.position))
         at = after
+
+
+def agreed(seg: ReadSegment, known: Place) -> Place:
+    """The place, if a segment can reach it. Its first sequence may stand in the companion alone, which may be wrong."""
+    if 0 < known.sequence < seg.base:
+        raise NotALog(
+            f"{seg.paths.times}: byte 16: the first record is said to be {seg.base}, and the segment ends before {known.sequence}; "
+            "restore it from a copy, or remove it"
+        )
+    return known
 
 
 def _is_empty_record(seg: ReadSegment, at: Place) -> bool:
@@ -228,7 +239,7 @@ def _step_over_by_companion(seg: ReadSegment, bad: Place, anchor: Place) -> Plac
         straight = Place(lengths.points[1] if lengths.count > 1 else anchor.position, bad.sequence + 1)
         if straight == anchor or seg.scan(straight.position, anchor.position, 1, first=straight.sequence).count:
             return straight
-    at = bad.position + 1
+    at = min(bad.position + 1, anchor.position)
     while (at := kernel.resync(seg.spec, seg.data, at, anchor.position)) < anchor.position:
         count = kernel.scan(seg.spec, seg.data, at, anchor.position, verify=False).count
         place = anchor.sequence - count - seg.base
@@ -259,7 +270,7 @@ def _step_over_where_zeros_are_records(seg: ReadSegment, bad: Place, anchor: Pla
             end = start + (length ^ 1 << bit)
             if end <= anchor.position and kernel.crc32(data[start:end]) == checksum:
                 return Place(end, bad.sequence + 1)
-    at = bad.position + 1
+    at = min(bad.position + 1, anchor.position)
     while (at := kernel.resync(spec, data, at, anchor.position)) < anchor.position:
         if any(data[at : at + spec.overhead]):
             sequence = anchor.sequence - kernel.scan(spec, data, at, anchor.position).count
@@ -449,7 +460,7 @@ class Opening:
         """How many bytes of frames lie before the segment that follows this one; None when not known."""
         if before is None or not self.fmt.SAYS_BEGIN:
             return None
-        return before.begin + before.end - self.fmt.HEADER_BYTES
+        return before.begin + max(0, before.end - self.fmt.HEADER_BYTES)
 
     def _begins_at(self, seg: ReadSegment, begin: int | None, *, below: bool) -> bool:
         """Whether a segment's header, which has no checksum, says what it must. If it is `below` what is known to be
@@ -655,14 +666,15 @@ class Opening:
         if not self.mend:
             return
         paths = SegmentPaths(self.top, self.fmt, segment)
-        with files.opened(paths.data) as fd:
+        source = paths.data if paths.packed is None or paths.data.exists() else paths.packed
+        with files.opened(source) as fd:
             data = files.map_read(fd, files.size(fd))
         if _last_nonzero(data, self.fmt.HEADER_BYTES) is None:
-            files.remove(paths.data)
+            files.remove(source)
         else:
-            aside = free_name(paths.data, ".torn")
-            files.rename(paths.data, aside)
-            self.report.torn.append(f"{paths.data}: beyond the end of the log, kept as {aside.name}")
+            aside = free_name(source, ".torn")
+            files.rename(source, aside)
+            self.report.torn.append(f"{source}: beyond the end of the log, kept as {aside.name}")
         files.remove(paths.index)
         files.remove(paths.times)
 
