@@ -13,8 +13,9 @@ PORTABLE := $(WAYS:%=tests/queue/test_%.py) tests/topic/test_processes.py tests/
 # Java as short runs want it: no second compiler that pays off after minutes, and no threads to collect garbage with.
 JVM := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARGS ?=
+MINUTES ?= 30
 
-.PHONY: help demo test test-spark lint docs bench bench-spark torture clean
+.PHONY: help demo test test-spark lint docs bench bench-spark sanitize soak torture clean
 help:
 	@echo "make demo     a pipeline on Spark, its driver killed halfway, and the proof that nothing is lost or there twice"
 	@echo "              (about a minute); ARGS=\"--help\" tells what can be changed"
@@ -26,7 +27,10 @@ help:
 	@echo "make bench-spark  of these the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
 	@echo "make torture  10,000 kills of a queue's writers and readers (about half an hour), then 2,000 each of a channel's and a"
 	@echo "              journal's process and of a topic's publishers and members (25 minutes), then every state that a crash may"
-	@echo "              leave of short workloads and every call that may fail (hours); one table at the end; ARGS=\"--kills 500\" for fewer"
+	@echo "              leave of short workloads and every call that may fail (hours), then 500 power cuts on ext4 and xfs, as root with"
+	@echo "              btrfs (half an hour); one table at the end; ARGS=\"--kills 500\" for fewer"
+	@echo "make sanitize the native kernel under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (10 minutes)"
+	@echo "make soak     all four uses under load for MINUTES=30: memory, descriptors and latency must stay flat"
 	@echo "make clean    remove everything that was built"
 
 # The stamp names the extras that are installed; it is older than the sources when the kernel must be built again.
@@ -79,6 +83,13 @@ bench: $(VENV)/.ready-bench $(VENV)/.ready-spark
 
 bench-spark: $(VENV)/.ready-bench $(VENV)/.ready-spark
 	$(BIN)/python -m bench.spark $(ARGS)
+
+# Into build/sanitize-*, beside the ordinary build.
+sanitize: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.sanitize
+
+soak: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 torture: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.torture_table $(ARGS)

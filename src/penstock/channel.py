@@ -29,6 +29,7 @@ from penstock.options import (
     CHANNEL_SEGMENT_BYTES,
     INDEX_INTERVAL,
     MAX_FILE_SIZE_BYTES,
+    MAX_INDEX_INTERVAL,
     Flush,
     Roll,
 )
@@ -430,9 +431,9 @@ class Channel(AsyncClosable, Generic[T]):
         offsets = self._offsets
         assert offsets is not None
         slot = log.cursors.load(name)
-        while slot is not None and slot >= offsets.slots:
-            offsets.grow()  # the file was lost
-        if slot is None:
+        if slot is not None:
+            offsets.reach(slot, log.cursors.path(name))
+        else:
             slot = self._new_slot(offsets)
             with log.locked():  # segments are removed under the lock
                 offsets.store(slot, self._places.first)
@@ -641,6 +642,6 @@ def _none(_: object) -> None:
 
 def _checked(settings: Settings) -> Settings:
     interval = settings.get("index_interval")
-    if interval is not None and (not isinstance(interval, int) or not 1 <= interval <= 1 << 30):
-        raise ValueError(f"index_interval must be 1 to {1 << 30}, not {interval}")
+    if interval is not None and (not isinstance(interval, int) or not 1 <= interval <= MAX_INDEX_INTERVAL):
+        raise ValueError(f"index_interval must be 1 to {MAX_INDEX_INTERVAL}, not {interval}")
     return {"index_interval": interval} if interval is not None else {}

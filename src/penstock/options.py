@@ -13,6 +13,9 @@ from typing import Any, Final, Literal
 FILE_SIZE_BYTES: Final = 1 << 30
 MIN_FILE_SIZE_BYTES: Final = 8192
 MAX_FILE_SIZE_BYTES: Final = 1 << 40
+MAX_INDEX_INTERVAL: Final = 1 << 30
+MAX_PARTITIONS: Final = 4096
+MAX_SEQUENCE: Final = 1 << 62  # no log gets there: a file that says more is not believed
 INDEX_INTERVAL: Final = 1024
 CHANNEL_SEGMENT_BYTES: Final = 512 << 20
 CHANNEL_MESSAGE_BYTES: Final = 64 << 20  # the longest message, with its frame

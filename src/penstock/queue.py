@@ -21,6 +21,7 @@ from penstock.options import (
     FILE_SIZE_BYTES,
     INDEX_INTERVAL,
     MAX_FILE_SIZE_BYTES,
+    MAX_INDEX_INTERVAL,
     MIN_FILE_SIZE_BYTES,
     Flush,
     Retention,
@@ -283,6 +284,6 @@ def _checked(settings: Settings) -> Settings:
             raise ValueError(
                 f"file_size must be a multiple of 4096 from {MIN_FILE_SIZE_BYTES} to {MAX_FILE_SIZE_BYTES}, not {file_size}"
             )
-    if interval is not None and (not isinstance(interval, int) or not 1 <= interval <= 1 << 30):
-        raise ValueError(f"index_interval must be 1 to {1 << 30}, not {interval}")
+    if interval is not None and (not isinstance(interval, int) or not 1 <= interval <= MAX_INDEX_INTERVAL):
+        raise ValueError(f"index_interval must be 1 to {MAX_INDEX_INTERVAL}, not {interval}")
     return {name: value for name, value in settings.items() if value is not None}

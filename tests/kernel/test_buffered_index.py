@@ -18,7 +18,7 @@ import pytest
 
 from penstock.errors import InvalidPayload
 from penstock.kernel import layout
-from penstock.kernel.spec import FrameSpec
+from penstock.kernel.spec import BLOCK_BYTES, FrameSpec
 from tests.support import until
 
 from .buffering import INTERVAL, NewRig, Rig, arrow, put
@@ -237,11 +237,15 @@ def test_processes_share_it(new_rig: NewRig) -> None:
         lambda buffered: buffered.append_many([b"x", b"", b"y"]),
         lambda buffered: buffered.append_many([bytes(2 << 20), b""]),
         lambda buffered: buffered.append_arrow(*arrow([b"x", b"", b"y"])),
+        lambda buffered: buffered.append(bytes(2 * BLOCK_BYTES)),
+        lambda buffered: buffered.append_many([b"x", b"x" + bytes(2 * BLOCK_BYTES) + b"y", b"y"]),
     ],
-    ids=["one", "after", "before", "view", "many", "large", "arrow"],
+    ids=["one", "after", "before", "view", "many", "large", "arrow", "block at the end", "block within"],
 )
 @pytest.mark.parametrize("spec", [JOURNAL, TOPIC], ids=["journal", "topic"])
-def test_an_empty_record_syncs_the_companion(new_rig: NewRig, spec: FrameSpec, append: Callable[[Any], object]) -> None:
+def test_what_may_look_like_zeros_never_written_syncs_the_companion(
+    new_rig: NewRig, spec: FrameSpec, append: Callable[[Any], object]
+) -> None:
     rig = new_rig()
     buffered = rig.buffered(spec)
     for _ in range(3):
@@ -260,8 +264,16 @@ def test_an_empty_record_syncs_the_companion(new_rig: NewRig, spec: FrameSpec, a
 
 @pytest.mark.parametrize(
     ("spec", "kind", "payload"),
-    [(JOURNAL, 0, b"x"), (JOURNAL, 2, b""), (JOURNAL, 0, bytes(9)), (TOPIC, 0, b"\0"), (CHANNEL, 0, b"")],
-    ids=["payload", "kind", "zeros", "zero", "checksum"],
+    [
+        (JOURNAL, 0, b"x"),
+        (JOURNAL, 2, b""),
+        (JOURNAL, 0, bytes(9)),
+        (TOPIC, 0, b"\0"),
+        (TOPIC, 0, (bytes(BLOCK_BYTES // 2) + b"x") * 9),
+        (CHANNEL, 0, b""),
+        (CHANNEL, 0, bytes(4 * BLOCK_BYTES)),
+    ],
+    ids=["payload", "kind", "zeros", "zero", "half a block", "checksum", "block with a checksum"],
 )
 def test_others_do_not(new_rig: NewRig, spec: FrameSpec, kind: int, payload: bytes) -> None:
     rig = new_rig()
@@ -290,6 +302,26 @@ def test_an_empty_record_is_forgotten_with_its_batch(new_rig: NewRig) -> None:
         buffered.append(b"x")
         put(buffered)
         rig.attach(buffered)
+
+
+def test_a_block_is_the_files_not_the_batchs(new_rig: NewRig) -> None:
+    """A block of zeros is looked for where the file has its blocks: a run that is just as long may lie in two."""
+    rig = new_rig()
+    buffered = rig.buffered(TOPIC)
+    end = rig.ends()[0]
+    for shift in range(0, BLOCK_BYTES, 73):
+        buffered.append(
+            b"x" * (BLOCK_BYTES - 8 + shift - end % BLOCK_BYTES)
+        )  # the next payload begins `shift` behind a block
+        put(buffered)
+        end = rig.ends()[0]
+        assert (end + 4) % BLOCK_BYTES == shift
+        needed = BLOCK_BYTES - shift + BLOCK_BYTES if shift else BLOCK_BYTES  # up to the end of the first whole block
+        buffered.append(bytes(needed - 1) + b"x")
+        rig.attach(buffered, times_fd=null(rig))
+        put(buffered)  # not one block is blank
+        rig.attach(buffered)
+        end = rig.ends()[0]
 
 
 def test_the_companion_comes_first(new_rig: NewRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,7 @@ def test_constants_are_those_of_the_headers() -> None:
     assert f"PS_DURABLE_AT {layout.DURABLE}\n" in source
     assert f"PS_PAGE_BYTES {layout.PAGE_BYTES}\n" in source
     assert layout.DURABLE == control._DURABLE_AT
+    assert re.search(rf"PS_BLOCK_BYTES {spec.BLOCK_BYTES}u\b", (HERE / "pile.h").read_text())
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, 2**40 + 1])

@@ -117,8 +117,9 @@ def test_a_list_that_was_made_when_another_segment_had_the_records(path: Path) -
     for first, last, wanted in ((34, 34, after), (30, 40, after), (35, 40, None), (0, 33, None)):
         other = Listed("another", first, last, 0, 0, "", 0)
         assert place_over([other], seg, bad, end) == wanted
-        assert place_over([other._replace(segment=segment.name, end=77)], seg, bad, end) == (
-            Place(77, last + 1) if wanted else None
+        further = bad.position + 77
+        assert place_over([other._replace(segment=segment.name, end=further)], seg, bad, end) == (
+            Place(further, last + 1) if wanted else None
         )
 
 

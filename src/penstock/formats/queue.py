@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.errors import NotALog, UnknownVersion
 from penstock.kernel import FrameSpec, scan
+from penstock.options import MAX_SEQUENCE
 
 NAME: Final = "queue"
 VERSION: Final = 1
@@ -122,6 +123,8 @@ def read_header(data: bytes | memoryview, path: str) -> Header:
         (stored,) = struct.unpack_from("<I", data, _HEADER.size)
         if stored != zlib.crc32(data[: _HEADER.size]):
             raise NotALog(f"{path}: byte 0: the file header fails its checksum; restore the file from a copy")
+        if base >= MAX_SEQUENCE:
+            raise NotALog(f"{path}: byte 16: no log has {base} records before this file; restore the file from a copy")
         if version != VERSION or scope not in (0, 1):
             raise UnknownVersion(
                 f"{path}: written by version {version} of the queue format, this Penstock reads version {VERSION}; upgrade"

@@ -286,7 +286,7 @@ def detect(top: Path, *, strict: bool = True) -> FormatName | None:
 def _settings(top: Path) -> dict[str, Any]:
     """What is fixed for a log, as far as that can be read."""
     try:
-        return metadata.load(top) or {}
+        return metadata.usable(metadata.load(top) or {})
     except NotALog:
         return {}
 

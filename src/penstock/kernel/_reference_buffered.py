@@ -24,6 +24,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NoReturn, final
 
 from penstock.errors import BufferFull, InvalidPayload
@@ -601,8 +602,9 @@ class Buffered:
             return _Failed(error.errno or errno.EIO, fatal=error.errno not in _FULL)
         began_ns = time.monotonic_ns()
         try:
-            if self._sync and pile.hollow and not self._codec.spec.sum_bytes:
-                os.fdatasync(place.times_fd)  # only its entries tell an empty record from zeros that a power cut left
+            proves = self._codec.spec.sum_bytes > 0
+            if self._sync and not proves and (pile.hollow or has_blank(pile.frames, at)):
+                os.fdatasync(place.times_fd)  # only its entries tell records from zeros that a power cut left
             if self._sync:
                 os.fdatasync(place.data_fd)
         except OSError as error:
@@ -633,6 +635,13 @@ class Buffered:
         for i, word in enumerate((segment, end, next_)):
             words[_DURABLE + i] = word
         words[_DURABLE + 3] = crc32(_MARK.pack(segment, end, next_))
+
+
+def has_blank(frames: bytes | bytearray, at: int) -> bool:
+    """Whether a batch, at byte `at` of its file, has nothing but zeros in one of the file's blocks: a power cut may give the file
+    its new length, and not yet that block's content."""
+    starts = [0, *range(why.BLOCK_BYTES - at % why.BLOCK_BYTES, len(frames), why.BLOCK_BYTES), len(frames)]
+    return any(not any(frames[start:end]) for start, end in pairwise(starts))
 
 
 def _write_all(fd: int, data: bytes | bytearray, at: int) -> None:

@@ -373,7 +373,7 @@ cdef class Buffered:
         """A batch for the next records. The thread is started when it is first needed."""
         cdef Batch batch = Batch.__new__(Batch)
         cdef int rc
-        while self.live and (<Batch> self.live[0]).out.done:
+        while self.live and PS_LOAD_INT(&(<Batch> self.live[0]).out.done):
             del self.live[0]
         batch.serial = self.b.serial
         if not self.b.started and not self.b.stop and not ps_buffered_forked(&self.b):
@@ -455,7 +455,7 @@ cdef class Buffered:
         if self.b.broken:
             self.refuse(PS_PUT_BROKEN)
         cdef Py_ssize_t n = len(self.live)
-        if n == 0 or (<Batch> self.live[n - 1]).out.done:
+        if n == 0 or PS_LOAD_INT(&(<Batch> self.live[n - 1]).out.done):
             return None
         ps_buffered_flush(&self.b)
         return self.live[n - 1]
@@ -470,7 +470,7 @@ cdef class Buffered:
         if ps_buffered_is_thread(&self.b):
             raise RuntimeError("the thread cannot wait for its own end")
         if not self.b.stop:
-            self.closing = [batch for batch in self.live if not batch.out.done]
+            self.closing = [batch for batch in self.live if not PS_LOAD_INT(&batch.out.done)]
         if _is_finalizing():
             self.b.deaf = 1                 # whoever asks for the GIL now never comes back
         ps_buffered_stop(&self.b)

@@ -48,10 +48,11 @@ static int ps_sync(int fd) {
     return rc ? errno : 0;
 }
 
-/* The companion first, where only its entries can tell an empty record from zeros that a power cut left. */
-static int ps_sync_pile(const ps_place *w, ps_spec spec, ps_pile *p) {
+/* The companion first, where only its entries can tell records from zeros that a power cut left: it may give a file its new
+ * length and not yet a block's content. */
+static int ps_sync_pile(const ps_place *w, ps_spec spec, ps_pile *p, uint64_t at) {
     int64_t began_ns = ps_mono_ns();
-    int error = p->hollow && !spec.sum ? ps_sync(w->times_fd) : 0;
+    int error = !spec.sum && (p->hollow || ps_pile_has_blank(p, at)) ? ps_sync(w->times_fd) : 0;
     if (!error) error = ps_sync(w->data_fd);
     p->sync_ns = ps_mono_ns() - began_ns;
     return error;
@@ -116,7 +117,7 @@ static int ps_pile_commit(ps_control *c, const ps_place *w, ps_spec spec, ps_pil
     if (!*error)
         *error = ps_write_all(w->times_fd, p->entries, p->count * sizeof(ps_entry), entries_at);
     *fatal = *error && *error != ENOSPC && *error != EDQUOT;
-    if (!*error && sync && (*error = ps_sync_pile(w, spec, p))) {
+    if (!*error && sync && (*error = ps_sync_pile(w, spec, p, end))) {
         PS_STORE(&c->poison, (uint64_t)*error);    /* the system tells a failure once: nobody may build on this file */
         *fatal = 1;
     }

@@ -6,6 +6,7 @@
 
 #define PS_PILE_BYTES (64u << 10)    /* what a new pile has room for at first */
 #define PS_PILE_RECORDS 1024u
+#define PS_BLOCK_BYTES 512u          /* no file system has smaller blocks */
 
 /* What is known of a batch. The thread's last touch of it is the store of `done`. */
 typedef struct {
@@ -76,6 +77,17 @@ static inline void ps_pile_add(ps_spec spec, ps_pile *p, const uint8_t *payload,
     p->entries[p->count++].sum =
         stable && !spec.sum ? ps_crc64(ps_crc64_head(head), payload, n) : ps_crc64(0, dst, size);
     p->bytes += size;
+}
+
+/* Whether the batch, at byte `at` of its file, has nothing but zeros in one of the file's blocks. */
+static int ps_pile_has_blank(const ps_pile *p, uint64_t at) {
+    for (uint64_t from = 0, to; from < p->bytes; from = to) {
+        to = from + PS_BLOCK_BYTES - (at + from) % PS_BLOCK_BYTES;
+        if (to > p->bytes) to = p->bytes;
+        const uint8_t *block = p->frames + from;
+        if (block[0] == 0 && memcmp(block, block + 1, to - from - 1) == 0) return 1;
+    }
+    return 0;
 }
 
 /* Where payloads come from: items, or values [start, start + count) by Arrow's offsets; the caller has checked them. */

@@ -19,6 +19,7 @@ DIRTY: Final = 5  # an append was cut short: its process died
 
 
 STATE_KIND: Final = 1  # records of this kind say in which state a file begins
+BLOCK_BYTES: Final = 512  # no file system has smaller blocks; after a power cut one may be zeros that was never written
 
 
 @dataclass(slots=True)

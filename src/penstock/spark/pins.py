@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.storage import checked, files
 
@@ -32,5 +32,9 @@ def load(top: str) -> dict[str, Pin]:
     """By query."""
     place, step = Path(top) / _NAME, "restore it from a copy, or remove it if the query does not come again"
     paths = [path for path in place.iterdir() if not path.name.endswith(".tmp")] if place.is_dir() else []
-    found = {path.name: checked.load(path, step) for path in paths}
-    return {query: Pin(**pin) for query, pin in found.items() if pin is not None}
+    found = {path.name: checked.load(path, step, _pin) for path in paths}
+    return {query: pin for query, pin in found.items() if pin is not None}
+
+
+def _pin(said: Any) -> Pin:
+    return Pin(checked.number(said["batch"]), {topic: checked.number(count) for topic, count in said["counts"].items()})

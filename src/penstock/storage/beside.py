@@ -24,13 +24,14 @@ from penstock.storage.segment import ReadSegment
 
 _PART = 1 << 16
 _DAY_US = 86_400_000_000
+_CUT_BYTES = 16 << 20
 _MOST_DIFFERENT = 2  # bytes of a checksum: of one that is a damaged record's, nearly all differ
 
 
 def index_for(seg: ReadSegment, end: Place, interval: int, listed: Sequence[Listed] = ()) -> bytes:
     """The index that a segment should have whose records end there; some may be `listed` as lost."""
     found = walk(seg, end, interval, Recovery(), listed=listed)
-    return index.pack(interval, seg.base, end.sequence - seg.base, found.points)
+    return index.pack(interval, seg.base, _count(seg, end), found.points)
 
 
 def has_index(seg: ReadSegment, wanted: bytes) -> bool:
@@ -93,7 +94,7 @@ def _outlier(known: list[tuple[int, int]], one: tuple[int, int], other: tuple[in
 def companion_for(seg: ReadSegment, end: Place, *, now_us: int, strict: bool = True) -> bytes:
     """The companion that a segment should have: what the one it has says is kept if it can be, and the rest is made. If not
     `strict`, of records that cannot be told apart nothing is known."""
-    count, size = end.sequence - seg.base, companion.entry_bytes(seg.spec)
+    count, size = _count(seg, end), companion.entry_bytes(seg.spec)
     kept = _entries(seg.paths.times, count * size)
     made = b""
     if not seg.spec.sum_bytes and len(kept) < count * size:
@@ -103,6 +104,17 @@ def companion_for(seg: ReadSegment, end: Place, *, now_us: int, strict: bool = T
     for place in unlikely_times(Times(bytes(companion.HEADER_BYTES) + words.tobytes(), size), count, now_us):
         words[place * stride] = 0
     return companion.pack_header(seg.base, size) + words.tobytes()
+
+
+def _count(seg: ReadSegment, end: Place) -> int:
+    """How many records a segment has, if its file, or one cut short of a few million, can have had them: for so many room is made."""
+    count = end.sequence - seg.base
+    if count * seg.spec.overhead > max(len(seg.data), _CUT_BYTES):
+        raise PenstockError(
+            f"{seg.paths.data}: {count} records are listed, and its {len(seg.data)} bytes have no room for them; restore the file "
+            "from a copy"
+        )
+    return count
 
 
 def _entries(path: Path, length: int) -> bytes:

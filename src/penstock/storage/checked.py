@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import NotALog
 from penstock.storage import files
 
 _MOST_BYTES = 16 << 20
+A = TypeVar("A")
 
 
-def load(path: Path, step: str) -> Any:
-    """What a file says; None when it is not there. `step` is what can be done about one that fails its checksum."""
+def load(path: Path, step: str, shape: Callable[[Any], A]) -> A | None:
+    """What a file says; None when it is not there. `shape` makes of it what the caller knows, and raises if it cannot be that: a
+    checksum proves no sense. `step` is what can be done about a file that is refused."""
     try:
         with files.opened(path) as fd:
             text, _, checksum = files.read(fd, 0, _MOST_BYTES).strip().rpartition(b"\n")
@@ -22,7 +25,23 @@ def load(path: Path, step: str) -> Any:
         return None
     if checksum != b"%08x" % zlib.crc32(text):
         raise NotALog(f"{path}: fails its checksum; {step}")
-    return json.loads(text)
+    try:
+        return shape(json.loads(text))
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise NotALog(f"{path}: does not say what it should ({error}); {step}") from error
+
+
+def number(value: Any) -> int:
+    """A count, a place or a time, if it is one that a file can mean."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is no such number")
+    return value
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
 
 
 def store(path: Path, value: Any) -> None:

@@ -13,6 +13,7 @@ from array import array
 from typing import Final
 
 from penstock.kernel import Buffer, FrameSpec
+from penstock.options import MAX_SEQUENCE
 
 _HEADER: Final = struct.Struct("<8sIIQ")
 _MAGIC: Final = b"PENSTIME"
@@ -49,7 +50,7 @@ def base_of(data: Buffer) -> int | None:
     if len(view) < HEADER_BYTES:
         return None
     _, _, entry, base = _HEADER.unpack_from(view)
-    return int(base) if is_valid(view, base, entry) else None
+    return int(base) if is_valid(view, base, entry) and base < MAX_SEQUENCE else None
 
 
 def entries(count: int, us: int, goes_on: bool) -> bytes:

@@ -47,7 +47,7 @@ def step_over(spec: FrameSpec, data: Buffer, bad: Place, anchor: Place) -> Place
         lengths = kernel.scan(spec, data, bad.position, anchor.position, verify=False)
         if lengths.position == anchor.position and bad.sequence + lengths.count == anchor.sequence:
             return Place(first.position, bad.sequence + 1)
-    found = kernel.resync(spec, data, bad.position + 1, anchor.position)
+    found = kernel.resync(spec, data, min(bad.position + 1, anchor.position), anchor.position)
     after = Place(found, anchor.sequence - kernel.scan(spec, data, found, anchor.position).count)
     if after.sequence <= bad.sequence:
         return anchor

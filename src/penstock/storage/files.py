@@ -70,7 +70,8 @@ def open_write(path: Path) -> int:
 
 
 def create(path: Path, *, exclusive: bool = True) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0), 0o666)
+    """With the caller's umask, and never to be written by everybody."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0), 0o664)
 
 
 def create_unnamed(directory: Path) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from penstock.storage import bulk, checked, files
@@ -91,8 +92,30 @@ class Ledger:
             files.close(fd)
 
     def _load(self) -> _State:
-        found = checked.load(self._path, "restore it from a copy, or remove it if no writer comes again")
-        return _State(found["done"], found["intent"]) if found is not None else _State()
+        step = "restore it from a copy, or remove it if no writer comes again"
+        return checked.load(self._path, step, _shape) or _State()
 
     def _store(self, state: _State) -> None:
         checked.store(self._path, asdict(state))
+
+
+def _shape(found: Any) -> _State:
+    number, text = checked.number, checked.text
+    intent = found["intent"]
+    if intent is not None:
+        names = {
+            "writer": text,
+            "number": number,
+            "first": number,
+            "count": number,
+            "us": number,
+            "head": text,
+            "tail": text,
+        }
+        intent = {name: check(intent[name]) for name, check in names.items()}
+    return _State({text(writer): number(batch) for writer, batch in found["done"].items()}, intent)
+
+
+def check(path: Path) -> None:
+    """Raise NotALog if there is a ledger that cannot be read."""
+    checked.load(path, "", _shape)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.errors import NotALog
 from penstock.storage import checked, files
@@ -57,9 +57,9 @@ def within(listed: Sequence[Listed], info: SegmentInfo) -> tuple[Listed, ...]:
 
 
 def place_after(listed: Sequence[Listed], segment: str, at: Place) -> Place | None:
-    """Where reading goes on after a bad frame in a segment, if the list says."""
+    """Where reading goes on after a bad frame in a segment, if the list says. It never goes back."""
     found = listed_at([one for one in listed if one.segment == segment], at.sequence)
-    return Place(found.end, found.last + 1) if found is not None else None
+    return Place(found.end, found.last + 1) if found is not None and found.end > at.position else None
 
 
 class LossList:
@@ -92,9 +92,30 @@ class LossList:
 
 
 def _load(path: Path) -> tuple[Listed, ...]:
-    found = checked.load(path, "run `penstock repair`, which makes it anew from what is damaged")
-    if found is None:
-        return ()
-    if found.get("version") != _VERSION:
-        raise NotALog(f"{path}: a loss list of version {found.get('version')}, this Penstock knows {_VERSION}; upgrade")
-    return tuple(Listed(**one) for one in found["losses"])
+    step = "run `penstock repair`, which makes it anew from what is damaged"
+    version, found = checked.load(path, step, _shape) or (_VERSION, ())
+    if version != _VERSION:
+        raise NotALog(f"{path}: a loss list of version {version}, this Penstock knows {_VERSION}; upgrade")
+    return found
+
+
+def _shape(found: Any) -> tuple[object, tuple[Listed, ...]]:
+    """(version, what is listed): nothing, if it is of a version that is not known."""
+    version = found.get("version")
+    return version, tuple(map(_listed, found["losses"])) if version == _VERSION else ()
+
+
+def _listed(one: Any) -> Listed:
+    number, text = checked.number, checked.text
+    made = Listed(
+        text(one["segment"]),
+        number(one["first"]),
+        number(one["last"]),
+        number(one["position"]),
+        number(one["end"]),
+        text(one["reason"]),
+        number(one["us"]),
+    )
+    if made.first > made.last or made.position > made.end:
+        raise ValueError(f"{made} ends before it begins")
+    return made

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import UnknownVersion
+from penstock.options import MAX_FILE_SIZE_BYTES, MAX_SEQUENCE
 from penstock.storage import files
 
 _MAGIC: Final = b"PENSMANI"
@@ -22,6 +23,7 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<8sIIQ36xI")
 _EDIT: Final = struct.Struct("<IIQQQQqqQ")
 _ROLLED, _SEALED, _RETIRED = 1, 2, 3
+_LEAST_FRAME: Final = 4  # no record takes less of its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class SegmentInfo:
 def _pack(kind: int, info: SegmentInfo) -> bytes:
     raw = _EDIT.pack(0, kind, info.id, info.base, info.count, info.end, info.first_us, info.last_us, info.begin)
     return zlib.crc32(raw[4:]).to_bytes(4, "little") + raw[4:]
+
+
+def _can_be(info: SegmentInfo) -> bool:
+    """Whether a segment can be as an edit says: a checksum proves no sense."""
+    return max(info.base, info.begin) < MAX_SEQUENCE and info.count * _LEAST_FRAME <= info.end <= MAX_FILE_SIZE_BYTES
 
 
 class Manifest:
@@ -137,9 +144,10 @@ class Manifest:
         for at in range(0, len(data) - _EDIT.size + 1, _EDIT.size):
             raw = data[at : at + _EDIT.size]
             crc, kind, segment, base, count, end, first_us, last_us, begin = _EDIT.unpack(raw)
-            if crc != zlib.crc32(raw[4:]):
+            info = SegmentInfo(segment, base, count, end, first_us, last_us, begin=begin)
+            if crc != zlib.crc32(raw[4:]) or not _can_be(info):
                 return False
-            self._apply(kind, SegmentInfo(segment, base, count, end, first_us, last_us, begin=begin))
+            self._apply(kind, info)
             self._read_to += _EDIT.size
             self._edits += 1
         return len(data) % _EDIT.size == 0

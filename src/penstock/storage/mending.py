@@ -20,7 +20,7 @@ from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
 from penstock.storage.losses import Listed
 from penstock.storage.manifest import Manifest
-from penstock.storage.offsets import DURABLE, WRITTEN, Offsets
+from penstock.storage.offsets import DURABLE, WRITTEN, Offsets, is_slot
 from penstock.storage.opening import recover, survey
 from penstock.storage.recovery import Hole, free_name
 from penstock.storage.segment import Format, ReadSegment, private_name
@@ -118,7 +118,7 @@ class Mending:
     # ---- the small files ----
 
     def interval(self) -> int:
-        return int((metadata.load(self.top) or {}).get("index_interval", INDEX_INTERVAL))
+        return int(metadata.usable(metadata.load(self.top) or {}).get("index_interval", INDEX_INTERVAL))
 
     def settings(self) -> None:
         """What the files show, and of the rest what can still be read."""
@@ -162,21 +162,20 @@ class Mending:
         """The offsets of a channel, and cursors that cannot be read: whose place is lost goes to the earliest message."""
         found, path = Cursors(self.own), self.own / "offset"
         self._keep(path)
+        names = [*names, *(n for n in found.names() if n not in names and not is_slot(found.position(n)))]
         for name in names:
             self._keep(found.path(name), name=self.own / f"cursors.{name}")
         offsets = Offsets(path)
         try:
-            slots = {name: slot for name in found.names() if (slot := found.position(name)) is not None}
+            slots = {name: slot for name in found.names() if is_slot(slot := found.position(name))}
             for name in names:
                 slot = slots.get(name) or self._free_slot(set(slots.values()))
                 if name not in slots:
-                    while slot >= offsets.slots:
-                        offsets.grow()
+                    offsets.reach(slot, path)
                     offsets.store(slot, first)
                 slots[name] = slot
             for slot in {DURABLE, *slots.values()}:
-                while slot >= offsets.slots:
-                    offsets.grow()
+                offsets.reach(slot, path)
             for slot in range(1, offsets.slots):
                 offset = offsets.load(slot)
                 lost = slot in slots.values() and not first <= offset <= end
@@ -244,4 +243,4 @@ class Mending:
             offsets.close()
 
     def _file_size(self) -> int:
-        return int((metadata.load(self.top) or {}).get("file_size", _SPACE))
+        return int(metadata.usable(metadata.load(self.top) or {}).get("file_size", _SPACE))

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import NotALog, SettingsMismatch, UnknownVersion
+from penstock.options import MAX_FILE_SIZE_BYTES, MAX_INDEX_INTERVAL, MAX_PARTITIONS
 from penstock.storage import files
 
 FILE = "metadata.json"
+_MOST = {"file_size": MAX_FILE_SIZE_BYTES, "index_interval": MAX_INDEX_INTERVAL, "partitions": MAX_PARTITIONS}
 
 
 def load(top: Path) -> dict[str, Any] | None:
@@ -20,11 +22,17 @@ def load(top: Path) -> dict[str, Any] | None:
             found = json.loads(files.read(fd, 0, 1 << 16))
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise NotALog(f"{path}: not JSON ({error}); restore it from a copy") from error
     if not isinstance(found, dict) or not isinstance(found.get("format"), str):
         raise NotALog(f"{path}: not a log's metadata; restore it from a copy")
     return found
+
+
+def usable(found: dict[str, Any]) -> dict[str, Any]:
+    """The settings among these that can be: for those who only look, and go on with what there is."""
+    whole = {name: value for name, value in found.items() if isinstance(value, int) and not isinstance(value, bool)}
+    return {name: value for name, value in whole.items() if 1 <= value <= _MOST.get(name, 0)}
 
 
 def settle(top: Path, fmt: str, version: int, given: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:

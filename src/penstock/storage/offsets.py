@@ -11,8 +11,9 @@ from __future__ import annotations
 import threading
 from itertools import count
 from pathlib import Path
+from typing import TypeGuard
 
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, NotALog
 from penstock.kernel import Buffer, store_big
 from penstock.storage import files
 from penstock.storage.directory import is_full
@@ -21,6 +22,7 @@ _SLOT_BYTES = 8
 _PAGE = 4096
 _SLOTS = _PAGE // _SLOT_BYTES
 _COPIES = 3
+_MOST_SLOTS = 1 << 20  # receivers of one channel
 GROUP_BYTES = _COPIES * _PAGE
 
 WRITTEN = 0  # the slot of the write offset
@@ -32,6 +34,11 @@ def _places(slot: int) -> range:
     group, place = divmod(slot, _SLOTS)
     first = group * GROUP_BYTES + place * _SLOT_BYTES
     return range(first, first + GROUP_BYTES, _PAGE)
+
+
+def is_slot(position: int | None) -> TypeGuard[int]:
+    """Whether what a cursor says can be the number of a slot."""
+    return position is not None and position < _MOST_SLOTS
 
 
 class Offsets:
@@ -118,6 +125,13 @@ class Offsets:
         """Where a slot lies, for the kernel to store to: in what, and where its copies are."""
         places = _places(slot)
         return self._map, places[0], places.step, len(places)
+
+    def reach(self, slot: int, of: Path) -> None:
+        """Room for a slot that the file `of` says is there: it may have been lost with the rest."""
+        if not is_slot(slot):
+            raise NotALog(f"{of}: slot {slot}, and there are at most {_MOST_SLOTS}; forget the receiver of that name")
+        while slot >= self.slots:
+            self.grow()
 
     def grow(self) -> None:
         """Room for more receivers. What the kernel stores to stays good: it is the same pages."""

@@ -62,7 +62,7 @@ def header_for(path: Path, segment: int, begin: int, end: int) -> bytes:
             method = fmt.read_compressed_header(raw, str(path)).method
         except (NotALog, UnknownVersion):
             return raw
-    return fmt.pack_compressed_header(segment, begin, begin + end - fmt.HEADER_BYTES, method)
+    return fmt.pack_compressed_header(segment, begin, begin + max(0, end - fmt.HEADER_BYTES), method)
 
 
 def _method_of(begins: bytes) -> Method | None:

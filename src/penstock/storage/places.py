@@ -124,7 +124,7 @@ class Places:
             if at.position == position or _is_whole(seg, at):
                 return at  # there, or a record reaches beyond it
             after = place_over(self._log.losses.all(), seg, at, end) or next_readable(seg, at, end)
-            if after.position > position:
+            if not at.position < after.position <= position:
                 return at
             at = after
         return at

@@ -18,7 +18,7 @@ from penstock.storage.damage import REASONS, Loss, Place
 from penstock.storage.log import Log
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.recovery import Recovery, next_readable, place_over, walk
+from penstock.storage.recovery import Recovery, agreed, next_readable, place_over, walk
 from penstock.storage.segment import ReadSegment
 
 OnCorrupt = Literal["raise", "skip"]
@@ -135,6 +135,7 @@ class LogReader:
         # the kernel may not go on by itself. Nor where files grow, since maps do not.
         ahead = len(seg.times) > info.count and not self.log.fmt.GROWS
         self.records.page = self.log.page if ahead else None
+        agreed(seg, Place(info.end, info.next))
         end = min(info.end, len(seg.data))  # shorter: the rest is found missing when it is reached
         self.records.attach(
             seg.data, seg.times_data, seg.spec, seg.id, seg.base, min(at.position, end), at.sequence, end

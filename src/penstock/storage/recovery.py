@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock import kernel
 from penstock.errors import NotALog
 from penstock.kernel import Buffer
-from penstock.kernel.spec import SHORT, ZERO
+from penstock.kernel.spec import BLOCK_BYTES, SHORT, ZERO
 from penstock.storage import companion, files, index, notes
 from penstock.storage.control import Mark
 from penstock.storage.damage import REASONS, Loss, Place, step_over
@@ -112,11 +112,12 @@ def walk(
     """Verify every frame of a segment.
 
     Up to `known`, a place that records are known to reach, bad frames are stepped over as losses; beyond it the walk ends
-    at the first one, and beyond byte `written` also at a zero head. Of losses that are `listed` the list says how far they
-    reach. It goes a chunk at a time and lets go of the pages
-    behind, so memory stays small.
+    at the first one, and beyond byte `written` also at a zero head, or at a record of which a block may never have been
+    written. Of losses that are `listed` the list says how far they reach. It goes a chunk at a time and lets go of the
+    pages behind, so memory stays small.
     """
     at = Place(seg.start, seg.base)
+    known = agreed(seg, known)
     points: list[tuple[int, int]] = []
     losses: list[Hole] = []
     size = len(seg.data)
@@ -124,8 +125,12 @@ def walk(
         stop = next((p for p in (known.position, written) if at.position < p < size), size)
         off = (at.sequence - seg.base) % interval
         want = interval - off if off else max(1, _CHUNK_RECORDS // interval) * interval
-        spec = seg.spec if at.position < max(known.position, written) else seg.tail_spec
+        tail = at.position >= max(known.position, written)
+        spec = seg.tail_spec if tail else seg.spec
         found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval, spec, first=at.sequence)
+        if tail and not seg.spec.sum_bytes and (blank := _unproven_blank(seg, at, found.position)) is not None:
+            points += [(at.sequence + i * interval, p) for i, p in enumerate(found.points) if p < blank.position]
+            return Walked(blank, losses, points)
         points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
         kernel.release(seg.data, min(at.position, size), found.position)
         report.scanned(found.position - min(at.position, size), found.count)
@@ -156,12 +161,46 @@ def walk(
         at = after
 
 
+def agreed(seg: ReadSegment, known: Place) -> Place:
+    """The place, if a segment can reach it. Its first sequence may stand in the companion alone, which may be wrong."""
+    if 0 < known.sequence < seg.base:
+        raise NotALog(
+            f"{seg.paths.times}: byte 16: the first record is said to be {seg.base}, and the segment ends before {known.sequence}; "
+            "restore it from a copy, or remove it"
+        )
+    return known
+
+
 def _is_empty_record(seg: ReadSegment, at: Place) -> bool:
     """Whether zeros, in a file that may end in some that were never written, are known to be an empty record: the companion
     of a batch with such a one is synced."""
     frame = bytes(seg.data[at.position : at.position + seg.spec.overhead])
     known = seg.times.sum(at.sequence - seg.base)
     return len(frame) == seg.spec.overhead and known != 0 and known == kernel.crc64(frame)
+
+
+def _unproven_blank(seg: ReadSegment, at: Place, end: int) -> Place | None:
+    """The first record from a place on, up to byte `end`, that has a part in a block of zeros, and no checksum. After a power cut
+    a file may have its new length and not the content of every block; the companion of a batch that has such a block is
+    synced."""
+    size = len(seg.data)
+    while (blank := _first_blank(seg.data, at.position, end)) < end:
+        before = seg.scan(at.position, blank, verify=False)
+        place = before.count + at.sequence - seg.base
+        if not seg.times.sum(place):
+            return Place(before.position, seg.base + place)
+        after = seg.scan(before.position, size, 1, verify=False)
+        at = Place(after.position, seg.base + place + 1)
+    return None
+
+
+def _first_blank(data: Buffer, start: int, end: int) -> int:
+    """Where, from `start` on, there is first a block that has nothing but zeros as far as the file goes; `end` if nowhere."""
+    view = memoryview(data)
+    for low in range(start - start % BLOCK_BYTES, end, BLOCK_BYTES):
+        if not any(view[low : low + BLOCK_BYTES]):
+            return max(low, start)
+    return end
 
 
 def _is_miscounted(at: Place, known: Place) -> bool:
@@ -200,7 +239,7 @@ def _step_over_by_companion(seg: ReadSegment, bad: Place, anchor: Place) -> Plac
         straight = Place(lengths.points[1] if lengths.count > 1 else anchor.position, bad.sequence + 1)
         if straight == anchor or seg.scan(straight.position, anchor.position, 1, first=straight.sequence).count:
             return straight
-    at = bad.position + 1
+    at = min(bad.position + 1, anchor.position)
     while (at := kernel.resync(seg.spec, seg.data, at, anchor.position)) < anchor.position:
         count = kernel.scan(seg.spec, seg.data, at, anchor.position, verify=False).count
         place = anchor.sequence - count - seg.base
@@ -231,7 +270,7 @@ def _step_over_where_zeros_are_records(seg: ReadSegment, bad: Place, anchor: Pla
             end = start + (length ^ 1 << bit)
             if end <= anchor.position and kernel.crc32(data[start:end]) == checksum:
                 return Place(end, bad.sequence + 1)
-    at = bad.position + 1
+    at = min(bad.position + 1, anchor.position)
     while (at := kernel.resync(spec, data, at, anchor.position)) < anchor.position:
         if any(data[at : at + spec.overhead]):
             sequence = anchor.sequence - kernel.scan(spec, data, at, anchor.position).count
@@ -423,7 +462,7 @@ class Opening:
         """How many bytes of frames lie before the segment that follows this one; None when not known."""
         if before is None or not self.fmt.SAYS_BEGIN:
             return None
-        return before.begin + before.end - self.fmt.HEADER_BYTES
+        return before.begin + max(0, before.end - self.fmt.HEADER_BYTES)
 
     def _begins_at(self, seg: ReadSegment, begin: int | None, *, below: bool) -> bool:
         """Whether a segment's header, which has no checksum, says what it must. If it is `below` what is known to be
@@ -629,14 +668,15 @@ class Opening:
         if not self.mend:
             return
         paths = SegmentPaths(self.top, self.fmt, segment)
-        with files.opened(paths.data) as fd:
+        source = paths.data if paths.packed is None or paths.data.exists() else paths.packed
+        with files.opened(source) as fd:
             data = files.map_read(fd, files.size(fd))
         if _last_nonzero(data, self.fmt.HEADER_BYTES) is None:
-            files.remove(paths.data)
+            files.remove(source)
         else:
-            aside = free_name(paths.data, ".torn")
-            files.rename(paths.data, aside)
-            self.report.torn.append(f"{paths.data}: beyond the end of the log, kept as {aside.name}")
+            aside = free_name(source, ".torn")
+            files.rename(source, aside)
+            self.report.torn.append(f"{source}: beyond the end of the log, kept as {aside.name}")
         files.remove(paths.index)
         files.remove(paths.times)
 

@@ -478,11 +478,13 @@ class ReadSegment:
         spec: FrameSpec | None = None,
         first: int | None = None,
     ) -> Scan:
-        """`kernel.scan` that lets go of the pages behind it, so that a file of any size takes little memory.
+        """`kernel.scan` that lets go of the pages behind it, so that a file of any size takes little memory. It ends where the file
+        does, if that is sooner.
 
         With the sequence of the `first` record, frames without a checksum are verified by the companion.
         """
-        spec, count, at, points = spec or self.spec, 0, start, list[int]()
+        end = min(end, len(self.data))
+        spec, count, at, points = spec or self.spec, 0, min(start, end), list[int]()
         sums = self.times.raw if first is not None and not spec.sum_bytes else None
         place = first - self.base if first is not None else 0
         while True:

@@ -81,6 +81,8 @@ def _sane(path: Path, check: Callable[[Settings], Settings], settings: Settings)
     """The settings, if what metadata.json says can be."""
     try:
         check(settings)
+        if missing := [name for name, value in settings.items() if value is None]:
+            raise ValueError(f"{missing[0]} is null")
     except (KeyError, ValueError) as error:
         raise NotALog(f"{path / metadata.FILE}: {error}; restore it from a copy") from error
     return settings

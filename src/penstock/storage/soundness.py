@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from penstock.errors import NotALog, UnknownVersion
-from penstock.storage import checked, files, index, metadata, offsets
+from penstock.storage import files, index, metadata, offsets
 from penstock.storage.control import Control
 from penstock.storage.cursor import Cursors
+from penstock.storage.ledger import check as check_ledger
 from penstock.storage.losses import FILE, LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.recovery import companion_base, list_segments
@@ -220,9 +221,9 @@ def ledger(own: Path) -> Iterator[Flaw]:
     """Of the ledger, if there is one."""
     path = own / "ledger"
     try:
-        checked.load(path, "")
-    except NotALog:
-        yield Flaw("ledger", path, 0, "it fails its checksum", known=False)
+        check_ledger(path)
+    except NotALog as error:
+        yield Flaw("ledger", path, 0, _why(error), known=False)
 
 
 def loss_list(own: Path) -> Iterator[Flaw]:
@@ -231,4 +232,9 @@ def loss_list(own: Path) -> Iterator[Flaw]:
     try:
         found.all()
     except NotALog as error:
-        yield Flaw("losses", own / FILE, 0, str(error).partition(": ")[2].partition(";")[0])
+        yield Flaw("losses", own / FILE, 0, _why(error))
+
+
+def _why(error: NotALog) -> str:
+    """What a message says between the path and what to do next."""
+    return str(error).partition(": ")[2].partition(";")[0]

@@ -38,6 +38,8 @@ from penstock.formats.topic import Partition, check_topic, partition_of
 from penstock.kernel import Buffer
 from penstock.options import (
     INDEX_INTERVAL,
+    MAX_INDEX_INTERVAL,
+    MAX_PARTITIONS,
     TOPIC_BATCH,
     TOPIC_BUFFER_BYTES,
     TOPIC_BUFFER_MESSAGES,
@@ -62,7 +64,6 @@ from penstock.topic.tailer import TopicTailer
 if TYPE_CHECKING:
     import pyarrow
 
-_MAX_PARTITIONS: Final = 4096
 _SEND_BYTES: Final = 1 << 18
 
 
@@ -94,10 +95,10 @@ class Topic:
             files.lock(fd, shared=False)  # another process may be at it too
             self._settings = metadata.load(self.path) or self._settings
             have = max(self._settings["partitions"], len(self._parts))
-            if not _is_count(partitions) or not max(have, len(self._parts) + 1) <= partitions <= _MAX_PARTITIONS:
+            if not _is_count(partitions) or not max(have, len(self._parts) + 1) <= partitions <= MAX_PARTITIONS:
                 raise ValueError(
                     f"{self.path}: {partitions!r} partitions; there are {have}, which can only become more, "
-                    f"up to {_MAX_PARTITIONS}"
+                    f"up to {MAX_PARTITIONS}"
                 )
             if partitions != have:
                 self._settings = {**self._settings, "partitions": partitions}
@@ -403,7 +404,7 @@ class Topics(AsyncClosable):
         """
         check_topic(name)
         if partitions is not None and not _is_count(partitions):
-            raise ValueError(f"partitions must be 1 to {_MAX_PARTITIONS}, not {partitions!r}")
+            raise ValueError(f"partitions must be 1 to {MAX_PARTITIONS}, not {partitions!r}")
         with self._lock:
             self._check_open()
             assert self._open is not None
@@ -491,7 +492,7 @@ def _send_by(socket: sockets.socket, path: Path, start: int, end: int) -> int:
 
 def _is_count(partitions: object) -> bool:
     """Whether a topic may have so many partitions."""
-    return isinstance(partitions, int) and not isinstance(partitions, bool) and 1 <= partitions <= _MAX_PARTITIONS
+    return isinstance(partitions, int) and not isinstance(partitions, bool) and 1 <= partitions <= MAX_PARTITIONS
 
 
 def _is_topic(path: Path) -> bool:
@@ -509,8 +510,8 @@ def _count_partitions(path: Path) -> int:
     """How many partitions the files of a topic without settings show; 1 for a new one."""
     found = {place: file for file in path.iterdir() if (place := fmt.parse(file.name))} if path.is_dir() else {}
     count = max((place.partition for place in found), default=0) + 1
-    if count > _MAX_PARTITIONS and metadata.load(path) is None:
-        raise NotALog(f"{found[max(found)]}: a topic has at most {_MAX_PARTITIONS} partitions; move this file away")
+    if count > MAX_PARTITIONS and metadata.load(path) is None:
+        raise NotALog(f"{found[max(found)]}: a topic has at most {MAX_PARTITIONS} partitions; move this file away")
     return count
 
 
@@ -521,7 +522,7 @@ def _checked(settings: Settings) -> Settings:
             raise ValueError(f"{name} is missing")
     partitions, interval = settings.get("partitions"), settings.get("index_interval")
     if partitions is not None and not _is_count(partitions):
-        raise ValueError(f"partitions must be 1 to {_MAX_PARTITIONS}, not {partitions!r}")
-    if interval is not None and (not isinstance(interval, int) or not 1 <= interval <= 1 << 30):
-        raise ValueError(f"index_interval must be 1 to {1 << 30}, not {interval}")
+        raise ValueError(f"partitions must be 1 to {MAX_PARTITIONS}, not {partitions!r}")
+    if interval is not None and (not isinstance(interval, int) or not 1 <= interval <= MAX_INDEX_INTERVAL):
+        raise ValueError(f"index_interval must be 1 to {MAX_INDEX_INTERVAL}, not {interval}")
     return {name: value for name, value in settings.items() if value is not None and name != "file_size"}

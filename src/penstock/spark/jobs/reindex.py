@@ -72,7 +72,7 @@ def _mend_index(seg: ReadSegment, segment: Segment) -> str:
     """The file, if it was made anew."""
     if not seg.paths.indexed:
         return ""
-    settings = metadata.load(Path(segment.part.path)) or {}
+    settings = metadata.usable(metadata.load(Path(segment.part.path)) or {})
     interval = int(settings.get("index_interval", INDEX_INTERVAL))
     wanted = beside.index_for(seg, Place(segment.end, segment.next), interval)
     if beside.has_index(seg, wanted):

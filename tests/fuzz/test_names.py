@@ -1,0 +1,155 @@
+"""Hostile names and paths are refused before anything is made, files get the caller's umask, and pickle is for who chose it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Channel, DecodeError, Journal, NotALog, Queue, Topics, codecs
+from penstock.cursors import move
+from penstock.formats import queue as queue_format
+from penstock.storage.cursor import Cursors
+
+NAMES = [
+    "..",
+    ".",
+    "",
+    "../x",
+    "a/b",
+    "/tmp/x",
+    "a\0b",
+    "a\nb",
+    "\x1b[31m",
+    "a\\..\\b",
+    "x" * 300,
+    "..\u2215x",
+    "x.tmp/",
+]
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[Path]:
+    """A directory beside which nothing may appear."""
+    (tmp_path / "inside").mkdir()
+    yield tmp_path / "inside"
+    assert [p.name for p in tmp_path.iterdir()] == ["inside"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=repr)
+def test_names_of_topics_readers_and_groups(inside: Path, name: str) -> None:
+    with Topics(inside / "topics") as logs:
+        with pytest.raises(ValueError, match=r"topic|name"):
+            logs.topic(name)
+        t = logs.topic("t")
+        with pytest.raises(ValueError, match="name"):
+            t.tailer(name)
+        with pytest.raises(ValueError, match="name"):
+            t.group(name)
+        with pytest.raises(ValueError, match="name"):
+            t.forget(name)
+    with Channel[bytes](inside / "channel") as c, pytest.raises(ValueError, match="name"):
+        c.rx(name)
+    with Queue(inside / "queue") as q:
+        q.append(b"x")
+        with pytest.raises(ValueError, match="name"):
+            q.tailer(name)
+        with pytest.raises(ValueError, match="name"):
+            q.forget(name)
+    with pytest.raises(ValueError, match="name"):
+        Cursors(inside).store(name, 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["../20261115-0001.data", "2026/11/15/../20261115-0001.data", "/2026/11/15/20261115-0001.data"]
+)
+def test_no_path_that_leads_elsewhere_is_a_segment(name: str) -> None:
+    assert queue_format.parse(name) is None
+
+
+def test_a_cursor_that_is_a_link_is_replaced_and_not_written_through(inside: Path) -> None:
+    elsewhere = inside / "elsewhere"
+    elsewhere.write_bytes(b"somebody's")
+    with Queue(inside / "queue") as q:
+        q.append(b"x")
+        q.tailer("reader").commit()
+        (inside / "queue/cursors/reader").unlink()
+        (inside / "queue/cursors/reader").symlink_to(elsewhere)
+        with pytest.raises(NotALog, match="cursor"):
+            q.tailer("reader")
+        Cursors(inside / "queue").store("reader", 1)
+        assert q.tailer("reader").position == 1
+    assert elsewhere.read_bytes() == b"somebody's"
+    assert not (inside / "queue/cursors/reader").is_symlink()
+
+
+def _make_all(top: Path) -> None:
+    with Queue(top / "queue", file_size=8192) as q:
+        q.append(b"x")
+        q.tailer("reader").commit()
+    with Channel[bytes](top / "channel") as c:
+        c.rx("reader")
+        c.tx().send(b"x")
+    with Journal(top / "journal") as j:
+        j.append(b"x").result()
+    with Topics(top / "topics", linger_s=0) as logs:
+        t = logs.topic("t")
+        t.publish(b"x").wait()
+        with t.group("group") as member:
+            member.poll()
+            member.commit()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o027, 0o000])
+def test_files_have_the_modes_that_the_caller_lets_them_have(tmp_path: Path, mask: int) -> None:
+    """And none is one that everybody may write, or run."""
+    before = os.umask(mask)
+    try:
+        _make_all(tmp_path / "all")
+    finally:
+        os.umask(before)
+    found = [p for p in (tmp_path / "all").rglob("*") if not p.is_dir()]
+    assert {"reader", ".lock", "offset", "manifest"} <= {p.name for p in found}
+    for p in found:
+        assert stat.S_IMODE(p.stat().st_mode) == 0o664 & ~mask, p
+    for p in (tmp_path / "all").rglob("*"):
+        if p.is_dir():
+            assert stat.S_IMODE(p.stat().st_mode) == 0o777 & ~mask, p
+
+
+class Trap:
+    """Unpickled, it would leave a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.mark,)
+
+
+def test_pickle_is_loaded_only_by_who_chose_it(tmp_path: Path) -> None:
+    mark = tmp_path / "sprung"
+    with Channel(tmp_path / "channel", codecs.bytes_()) as c:
+        c.rx("reader")
+        for _ in range(2):
+            c.tx().send(pickle.dumps(Trap(mark)))
+    for codec in (codecs.json(dict), codecs.msgpack(dict)):
+        with Channel(tmp_path / "channel", codec) as other, pytest.raises(DecodeError):
+            other.rx("reader").recv(0)
+    with Channel(tmp_path / "channel") as plain:
+        assert isinstance(plain.rx("reader").recv(0), bytes)
+    assert not mark.exists()
+    with Channel(tmp_path / "channel", codecs.pickle()) as chosen:
+        chosen.rx("reader").recv(0)
+    assert mark.exists()
+
+
+def test_cursors_are_moved_by_names_only(inside: Path) -> None:
+    with Queue(inside / "queue") as q:
+        q.append(b"x")
+    with pytest.raises(ValueError, match="name"):
+        move(inside / "queue", "../x", 0)

@@ -1,0 +1,28 @@
+"""A short campaign of power cuts, and the proof that one notices what is lost. Needs root: see tests/power/disk.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.power.campaign import one_round
+from tests.power.disk import missing
+from tests.power.uses import HONEST, LIAR
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(missing() is not None, reason=f"no power to cut: {missing()}"),
+]
+
+
+def test_what_was_promised_survives_a_power_cut() -> None:
+    result = one_round("ext4", HONEST, cuts=2, seed=1)
+    assert not result.failures, result.failures[0]
+    assert (result.cuts, result.logs) == (2, 2 * len(HONEST))
+    assert result.checked > 1000
+
+
+def test_what_was_promised_and_is_lost_is_noticed() -> None:
+    """A cut is one: what was only in memory is gone."""
+    result = one_round("ext4", [LIAR], cuts=2, seed=1)
+    assert len(result.failures) == 2
+    assert all("Broken: the end: " in failure for failure in result.failures), result.failures

@@ -1,0 +1,377 @@
+"""The long run: all four uses under load at once, with rolls, retention, compression, slow readers and readers that are killed.
+
+    python -m tests.soak --minutes 30
+
+What a process takes must not grow with the time it runs: memory, descriptors, disk, and how long an append takes. Each is compared
+between the first and the last third of the run, after a time to warm up; beyond the bounds below it ends with 1. Every use checks
+what it reads, too: records come in order, and none is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from penstock import Channel, Journal, Queue, Retention, Roll, Topic, Topics
+from penstock.storage import files
+from tests.torture import ROOT
+
+EACH_S = 1.0  # a sample
+WARM_UP = 0.2  # of the run
+PACE_S = 0.0005  # between appends: what is looked for grows by time and by records, not by speed
+KILL_S = 3.0  # a reader lives for about so long
+MORE_MEMORY = 0.10  # may be taken in the last third, or LEAST_MEMORY_BYTES
+LEAST_MEMORY_BYTES = 8 << 20
+MORE_DESCRIPTORS = 4
+MORE_LATENCY = 2.0  # times the p99 of the first third, or LEAST_LATENCY_US more: other programs run here, too
+LEAST_LATENCY_US = 5000.0
+MORE_DISK = 1.5  # times, or LEAST_DISK_BYTES: so much may be kept
+LEAST_DISK_BYTES = 64 << 20
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Broken(Exception):
+    """A record that should not be there, or is not."""
+
+
+# ---- what each process does ----
+
+
+def payload(i: int) -> bytes:
+    return b"%012d" % i + b"x" * (i * 7919 % 300)
+
+
+def _number(data: bytes) -> int:
+    i = int(data[:12])
+    if data != payload(i):
+        raise Broken(f"record {i} is not what was appended")
+    return i
+
+
+class Order:
+    """Records come one after the other; where it starts does not matter."""
+
+    def __init__(self) -> None:
+        self._next: int | None = None
+
+    def take(self, data: bytes) -> None:
+        i = _number(data)
+        if self._next is not None and i != self._next:
+            raise Broken(f"record {i} where {self._next} should be")
+        self._next = i + 1
+
+
+def _queue(top: Path) -> Iterator[Callable[[], object]]:
+    """Rolls and retention, a reader that keeps up, one that comes now and then, and one of another process that dies."""
+    kept = Retention(max_bytes=8 << 20, ignore_cursors=False)
+    with Queue(top / "queue", file_size=1 << 20, roll=Roll.size(512 << 10), retention=kept) as q:
+        quick, slow, orders, i = q.tailer("quick"), q.tailer("slow"), (Order(), Order()), 0
+        while True:
+            yield partial(q.append, payload(i))
+            i += 1
+            for every, tailer, order in ((50, quick, orders[0]), (5000, slow, orders[1])):
+                if i % every == 0:
+                    for message in tailer:
+                        order.take(message.payload)
+                    tailer.commit()
+
+
+def _channel(top: Path) -> Iterator[Callable[[], object]]:
+    """Compression, since one receiver is slow."""
+    with Channel[bytes](top / "channel", segment_bytes=256 << 10, compression="zstd") as c:
+        tx, quick, slow, orders, i = c.tx(), c.rx("quick", ack=True), c.rx("slow"), (Order(), Order()), 0
+        while True:
+            yield partial(tx.send, payload(i))
+            i += 1
+            if i % 50 == 0:
+                for data in quick.recv_many(50):
+                    orders[0].take(data)
+                quick.ack(quick.unacked)
+            if i % 5000 == 0:
+                for data in slow.recv_many(5000):
+                    orders[1].take(data)
+
+
+def _journal(top: Path) -> Iterator[Callable[[], object]]:
+    """Groups that are retired, and a new session now and then."""
+    i = 0
+    while True:
+        with Journal(top / "journal") as j:
+            for record in j.recovered():
+                _number(record.payload)
+            for _ in range(20_000):
+                yield partial(_record, j, payload(i))
+                i += 1
+                if i % 100 == 0:
+                    j.checkpoint().result()
+                while j.current - j.first_unchecked >= 5:
+                    j.check().result()
+
+
+def _record(j: Journal, data: bytes) -> None:
+    j.append(data).result()
+
+
+def _publish(t: Topic, data: bytes, partition: int) -> None:
+    t.publish(data, partition=partition).wait()
+
+
+def _topic(top: Path) -> Iterator[Callable[[], object]]:
+    """Two partitions; a group of which one member is another process, which dies."""
+    kept = Retention(max_bytes=4 << 20, ignore_cursors=False)
+    with Topics(top / "topics", segment_bytes=256 << 10, batch=50, linger_s=0.0, retention=kept) as logs:
+        t, i = logs.topic("t", 2), 0
+        tailer, orders = t.tailer("quick"), {0: Order(), 1: Order()}
+        with t.group("group") as member:
+            while True:
+                yield partial(_publish, t, payload(i // 2), i % 2)
+                i += 1
+                if i % 50 == 0:
+                    for message in tailer:
+                        orders[message.partition].take(message.payload)
+                    tailer.commit()
+                    member.poll_many(200)
+                    member.commit()
+
+
+USES: dict[str, Callable[[Path], Iterator[Callable[[], object]]]] = {
+    "queue": _queue,
+    "channel": _channel,
+    "journal": _journal,
+    "topic": _topic,
+}
+
+
+def work(use: str, top: Path) -> None:
+    """Append for ever, and say once a second how it goes."""
+    samples: list[float] = []
+    due = time.monotonic() + EACH_S
+    for append in USES[use](top):
+        began = time.perf_counter()
+        append()
+        samples.append((time.perf_counter() - began) * 1e6)
+        if time.monotonic() >= due:
+            print(json.dumps(_sample(samples, top)), flush=True)
+            samples, due = [], time.monotonic() + EACH_S
+        time.sleep(PACE_S)
+
+
+def _sample(latencies_us: list[float], top: Path) -> dict[str, float]:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    cuts = statistics.quantiles(latencies_us, n=100) if len(latencies_us) > 1 else latencies_us * 99
+    return {
+        "appends": len(latencies_us),
+        "memory": int(status["RssAnon"].split()[0]) * 1024,
+        "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        "p50": cuts[49],
+        "p99": cuts[98],
+    }
+
+
+def read(use: str, top: Path) -> None:
+    """A reader that is to be killed."""
+    if use == "queue":
+        with Queue(top / "queue", retention=None) as q, q.tailer("dying") as tailer:
+            for n, message in enumerate(tailer.follow()):
+                _number(message.payload)
+                if n % 100 == 0:
+                    tailer.commit()
+    with Topics(top / "topics") as logs, logs.topic("t").group("group") as member:
+        while True:
+            member.poll_many(50, timeout_s=None)
+            member.commit()
+
+
+# ---- what is made of it ----
+
+
+@dataclass
+class Series:
+    """The samples of one use."""
+
+    samples: list[dict[str, float]] = field(default_factory=list)
+
+    def thirds(self, what: str) -> tuple[float, float]:
+        """The median of the first third and of the last, after the time to warm up."""
+        values = [sample[what] for sample in self.samples[int(len(self.samples) * WARM_UP) :]]
+        third = max(1, len(values) // 3)
+        return statistics.median(values[:third]), statistics.median(values[-third:])
+
+
+@dataclass
+class Result:
+    """What was measured of each use, how much disk there was in use, and what is beyond the bounds."""
+
+    uses: dict[str, Series]
+    disk: Series
+    killed: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return int(sum(sample["appends"] for series in self.uses.values() for sample in series.samples))
+
+
+def judge(result: Result) -> None:
+    """Name what grew."""
+    for use, series in result.uses.items():
+        if len(series.samples) < 6:
+            result.failures.append(f"{use}: {len(series.samples)} samples are too few to say anything")
+            continue
+        first, last = series.thirds("memory")
+        if last - first > max(LEAST_MEMORY_BYTES, MORE_MEMORY * first):
+            result.failures.append(f"{use}: memory grew from {first / 1e6:.1f} to {last / 1e6:.1f} MB")
+        first, last = series.thirds("descriptors")
+        if last - first > MORE_DESCRIPTORS:
+            result.failures.append(f"{use}: descriptors grew from {first:.0f} to {last:.0f}")
+        first, last = series.thirds("p99")
+        if last > max(MORE_LATENCY * first, first + LEAST_LATENCY_US):
+            result.failures.append(f"{use}: p99 of an append went from {first:.0f} to {last:.0f} us")
+    if len(result.disk.samples) >= 6:
+        first, last = result.disk.thirds("bytes")
+        if last > max(MORE_DISK * first, LEAST_DISK_BYTES):
+            result.failures.append(f"disk: grew from {first / 1e6:.1f} to {last / 1e6:.1f} MB")
+
+
+def plot(values: Sequence[float], width: int = 60) -> str:
+    """The course of some values as a line of bars, the lowest of them at the bottom."""
+    if not values:
+        return ""
+    step = max(1, len(values) // width)
+    means = [statistics.fmean(values[i : i + step]) for i in range(0, len(values), step)]
+    low, high = min(means), max(means)
+    return "".join(_BARS[int((v - low) / (high - low) * (len(_BARS) - 1)) if high > low else 0] for v in means)
+
+
+def report(result: Result) -> str:
+    lines = [f"{'':10}{'appends':>10}{'memory MB':>16}{'descriptors':>14}{'p50 us':>14}{'p99 us':>16}"]
+    for use, series in result.uses.items():
+        pairs = (
+            {what: series.thirds(what) for what in ("memory", "descriptors", "p50", "p99")} if series.samples else {}
+        )
+        total = sum(sample["appends"] for sample in series.samples)
+        cells = [
+            _pair(pairs.get("memory"), 1e6, 1),
+            _pair(pairs.get("descriptors"), 1, 0),
+            _pair(pairs.get("p50"), 1, 0),
+            _pair(pairs.get("p99"), 1, 0),
+        ]
+        lines.append(f"{use:10}{total:>10.0f}{cells[0]:>16}{cells[1]:>14}{cells[2]:>14}{cells[3]:>16}")
+    if result.disk.samples:
+        lines.append(f"{'disk':10}{'':10}{_pair(result.disk.thirds('bytes'), 1e6, 1):>16}")
+    for use, series in result.uses.items():
+        for what in ("memory", "p99"):
+            lines.append(f"{use:8} {what:7} {plot([sample[what] for sample in series.samples])}")
+    return "\n".join(lines)
+
+
+def _pair(values: tuple[float, float] | None, unit: float, digits: int) -> str:
+    return "" if values is None else f"{values[0] / unit:.{digits}f} -> {values[1] / unit:.{digits}f}"
+
+
+def _disk_bytes(top: Path) -> int:
+    total = 0
+    for name in files.walk(top):
+        with suppress(FileNotFoundError):  # retention was here
+            total += (top / name).stat().st_blocks * 512
+    return total
+
+
+class _Worker:
+    """One use's process, and the thread that takes what it says."""
+
+    def __init__(self, use: str, top: Path) -> None:
+        self.use = use
+        self.series = Series()
+        self.process = _start("work", use, top)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.series.samples.append(json.loads(line))
+
+    def end(self) -> str:
+        """What it says of its own death, if it died."""
+        died = self.process.poll() is not None
+        self.process.kill()
+        self._thread.join()
+        assert self.process.stderr is not None
+        told = self.process.stderr.read()
+        self.process.wait()
+        self.process.stderr.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return f"{self.use}: ended by itself\n{told[-3000:]}" if died else ""
+
+
+def _start(what: str, use: str, top: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.soak", "--role", what, use, str(top)]
+    quiet: Any = subprocess.PIPE if what == "work" else subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet, text=True)
+
+
+def soak(top: Path, seconds: float, seed: int = 1) -> Result:
+    dice = random.Random(seed)
+    workers = [_Worker(use, top) for use in USES]
+    result = Result({worker.use: worker.series for worker in workers}, Series())
+    readers: dict[str, tuple[subprocess.Popen[str], float]] = {}
+    until = time.monotonic() + seconds
+    try:
+        while time.monotonic() < until and all(worker.process.poll() is None for worker in workers):
+            time.sleep(EACH_S)
+            result.disk.samples.append({"bytes": _disk_bytes(top)})
+            if not all(worker.series.samples for worker in workers):
+                continue  # there is nothing to be read yet
+            for use in ("queue", "topic"):
+                process, dies = readers.get(use, (None, 0.0))
+                if time.monotonic() >= dies:
+                    if process is not None:
+                        process.kill()
+                        process.wait()
+                        result.killed += 1
+                    readers[use] = _start("read", use, top), time.monotonic() + dice.uniform(0.3, 2) * KILL_S
+    finally:
+        for process, _ in readers.values():
+            process.kill()
+            process.wait()
+        result.failures += [told for worker in workers if (told := worker.end())]
+    judge(result)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
+    parser.add_argument("--role", nargs=3, help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    if a.role:
+        {"work": work, "read": read}[a.role[0]](a.role[1], Path(a.role[2]))
+    top = a.base or Path(tempfile.mkdtemp(prefix="soak"))
+    result = soak(top, 60 * a.minutes)
+    print(report(result))
+    print(f"{result.records} appends, {result.killed} readers killed, {len(result.failures)} failures")
+    for failure in result.failures:
+        print(failure)
+    shutil.rmtree(top)
+    return 1 if result.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

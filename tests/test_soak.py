@@ -1,0 +1,62 @@
+"""What the long run (`make soak`) calls growth, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.soak import LEAST_DISK_BYTES, USES, Broken, Order, Result, Series, judge, payload, plot, report
+
+FLAT = {"appends": 1000.0, "memory": 20e6, "descriptors": 20.0, "p50": 5.0, "p99": 50.0}
+
+
+def result(**growing: tuple[float, float]) -> Result:
+    """Of a run whose values go from one to another, in steps."""
+    steps = [i / 59 for i in range(60)]
+    samples = [{**FLAT, **{what: low + step * (high - low) for what, (low, high) in growing.items()}} for step in steps]
+    disk = [{"bytes": sample.pop("bytes", 1e6)} for sample in samples]
+    return Result({use: Series(samples) for use in USES}, Series(disk))
+
+
+@pytest.mark.parametrize(
+    ("what", "low", "high"),
+    [
+        ("memory", 20e6, 60e6),
+        ("descriptors", 20, 40),
+        ("p99", 50, 20_000),
+        ("bytes", LEAST_DISK_BYTES, 4 * LEAST_DISK_BYTES),
+    ],
+)
+def test_growth_is_named(what: str, low: float, high: float) -> None:
+    grown = result(**{what: (low, high)})
+    judge(grown)
+    assert len(grown.failures) == (1 if what == "bytes" else len(USES)), grown.failures
+
+
+def test_what_is_flat_is_fine() -> None:
+    flat = result(memory=(20e6, 21e6), descriptors=(20, 21), p99=(50, 60))
+    judge(flat)
+    assert flat.failures == []
+    assert flat.records == 60 * 1000 * len(USES)
+    assert "20.3 -> 20.9" in report(flat)
+
+
+def test_too_few_samples_say_nothing() -> None:
+    short = Result({"queue": Series([FLAT] * 3)}, Series())
+    judge(short)
+    assert "too few" in short.failures[0]
+
+
+def test_a_plot_has_its_lowest_and_its_highest() -> None:
+    assert plot([1, 2, 3]) == "▁▄█"
+    assert plot([5, 5]) == "▁▁"
+    assert len(plot(list(range(600)))) == 60
+
+
+def test_records_out_of_order_are_noticed() -> None:
+    order = Order()
+    order.take(payload(7))
+    order.take(payload(8))
+    with pytest.raises(Broken, match="record 10 where 9 should be"):
+        order.take(payload(10))
+    with pytest.raises(Broken, match="not what was appended"):
+        order.take(payload(9)[:-1] + b"y")
