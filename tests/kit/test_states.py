@@ -42,21 +42,16 @@ def test_some_states_of_a_long_workload(yard: Yard, use: str) -> None:
 
 
 @pytest.mark.parametrize("use", ["queue", "sink"])
-def test_a_length_before_its_data_is_no_matter_where_frames_prove_themselves(yard: Yard, use: str) -> None:
+def test_a_length_before_its_data_is_no_matter(yard: Yard, use: str) -> None:
     tried = try_workload(yard, use, USES[use].ops[:2], SEED, 40, lengths_in_order=False, once_open=True)
     assert not tried.failures, tried.failures[0]
 
 
 @pytest.mark.parametrize("use", ["topic", "journal"])
-def test_where_they_do_not_it_is_what_the_file_system_must_keep(
-    yard: Yard, use: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The assumption that docs/design.md states ("file systems write the length of an appended file after its data"), and that the
-    kit knows what becomes of a log on one that does not: a record that nobody was promised, with zeros in it."""
+def test_nor_where_frames_do_not_prove_themselves(yard: Yard, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that nobody was promised, with zeros in it, is not given: a block of nothing but zeros was never written."""
     monkeypatch.setattr("tests.kit.uses.SEGMENT_BYTES", 2500)
     monkeypatch.setattr("penstock.journal.MAX_FILE_BYTES", 2500)
-    for in_order in (True, False):
-        tried = try_workload(
-            yard, use, ["larger", "larger"], SEED, 300, lengths_in_order=in_order, once_open=True, to_first=True
-        )
-        assert bool(tried.failures) is not in_order, tried.failures[:1]
+    tried = try_workload(yard, use, ["larger", "larger"], SEED, 300, lengths_in_order=False, once_open=True)
+    assert not tried.failures, tried.failures[0]
+    assert tried.cases > 100
