@@ -14,6 +14,7 @@ import pytest
 from penstock import Channel, CorruptRecord, NotALog
 from penstock.formats import channel as fmt
 from penstock.storage import companion
+from penstock.testing.disk import Boot
 from tests.channel_crash.wreck import (
     HEADER,
     by_hand,
@@ -28,7 +29,7 @@ from tests.channel_crash.wreck import (
     plain,
     work,
 )
-from tests.queue.crash import Boot, Image, Yard, payload
+from tests.queue.crash import Image, Yard, payload
 
 # Frames of 8, 12, 16, 32, 64 bytes: a flipped length swallows just the next ones, or is that of an empty message.
 SIZES = [8, 0, 4, 24, 0, 0, 56, 1, 8, 0]

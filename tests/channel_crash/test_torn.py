@@ -15,6 +15,7 @@ import pytest
 
 from penstock import Channel, CorruptRecord
 from penstock.formats import channel as fmt
+from penstock.testing.disk import Boot
 from tests.channel_crash.wreck import (
     HEADER,
     by_hand,
@@ -28,7 +29,7 @@ from tests.channel_crash.wreck import (
     plain,
     work,
 )
-from tests.queue.crash import Boot, Image, Yard, payload
+from tests.queue.crash import Image, Yard, payload
 
 SIZES = [1, 30, 5, 60, 17, 0, 100, 4, 0, 0, 33, 7]
 BATCH = range(2, 5)

@@ -22,16 +22,17 @@ import pytest
 from penstock import Journal, journal
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
+from penstock.testing.disk import Boot
+from penstock.testing.standing_in import CHANGING
 from tests.journal import by_hand
 from tests.journal_crash.campaign import strays
 from tests.journal_crash.story import Life
 from tests.journal_crash.wreck import EVERY, one_in, settle_pages
-from tests.queue.crash import NATIVE, Boot, Yard
+from tests.queue.crash import NATIVE, Yard
 from tests.queue.dying import Zygote, die, open_zygote
 
 FILE_BYTES = 200
 BOOTS: list[Boot] = ["same", "new"]
-CALLS = ("create", "write", "truncate", "allocate", "punch", "sync", "sync_directory", "rename", "remove")
 
 
 # ---- what is there before ----
@@ -170,7 +171,7 @@ class Counter:
         self.at = at
         self.calls = -1 << 62
         self._lock = threading.Lock()
-        for name in CALLS:
+        for name in CHANGING:
             setattr(files, name, self._counted(getattr(files, name)))
         files.remove_tree = self._remove_tree  # type: ignore[assignment]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import pytest
 
 from penstock import CorruptRecord, Journal
+from penstock.testing.disk import Boot
 from tests.journal_crash.small import Part, Small, build
 from tests.journal_crash.wreck import EVERY, Found, lay, one_in, recovered
-from tests.queue.crash import NATIVE, Boot, Image, Yard
+from tests.queue.crash import NATIVE, Image, Yard
 
 
 @pytest.fixture(scope="module")

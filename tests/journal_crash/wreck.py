@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import struct
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any
 
 from penstock import CorruptRecord, Journal, Loss, PenstockError, Record, RecoveryUnfinished
 from penstock.storage import files
-from tests.queue.crash import NATIVE, Boot, Image
+from penstock.testing.disk import Boot, settle_page
+from tests.queue.crash import NATIVE, Image
 
 EVERY = bool(os.environ.get("PENSTOCK_EVERY"))  # every single bit and byte; else a sample, where each costs an opening
-BOOT_AT, PLACE_AT = 16, 32  # in the control page: boot id; device and inode
 
 
 def one_in(n: int) -> int:
@@ -33,22 +32,14 @@ def everything(top: Path) -> Image:
 
 
 def settle_pages(top: Path, boot: Boot) -> None:
-    """A copied page is nobody's: make it this boot's, or an earlier one's."""
+    """Make every control page this boot's, or an earlier one's."""
     for name in files.walk(top):
         if Path(name).name == ".lock":
-            with (top / name).open("r+b") as page:
-                st = os.fstat(page.fileno())
-                page.seek(PLACE_AT)
-                page.write(struct.pack("<QQ", st.st_dev, st.st_ino))
-                if boot == "new":
-                    page.seek(BOOT_AT)
-                    page.write(bytes(16))
+            settle_page(top / name, boot)
 
 
 def lay(image: Image, top: Path, boot: Boot) -> Path:
-    image.lay(top, boot)
-    settle_pages(top, boot)
-    return top
+    return image.lay(top, boot)
 
 
 def copy(source: Path, target: Path, boot: Boot) -> Path:

@@ -451,10 +451,11 @@ class Lines:
 
     before: tuple[tuple[bytes, int], ...] = ()
     after: tuple[tuple[bytes, int], ...] = ()
+    between: tuple[tuple[bytes, int], ...] | None = None  # when a walk's end is half done: complete groups go first
 
     def may_be(self, found: tuple[tuple[bytes, int], ...]) -> bool:
         parts = [self.after[:n] for n in range(len(self.before), len(self.after))]
-        return found in (self.before, self.after, *parts)
+        return found in (self.before, self.between, self.after, *parts)
 
 
 class JournalUse(Use):
@@ -473,8 +474,13 @@ class JournalUse(Use):
     def now(self) -> Lines:
         return self._lines
 
-    def _doing(self, after: tuple[tuple[bytes, int], ...], act: Callable[[], object]) -> None:
-        self._lines = Lines(self._lines.after, after)
+    def _doing(
+        self,
+        after: tuple[tuple[bytes, int], ...],
+        act: Callable[[], object],
+        between: tuple[tuple[bytes, int], ...] | None = None,
+    ) -> None:
+        self._lines = Lines(self._lines.after, after, between)
         act()
         self._lines = Lines(after, after)
 
@@ -516,11 +522,11 @@ class JournalUse(Use):
         """In a new session: all that was there is read and goes."""
         self.reopen()
         had = list(self._lines.after)
-        # What was appended after the last checkpoint goes with the groups that were complete.
         walk = iter(self.j.recovered())
         got = [(r.payload, r.group) for r in (next(walk) for _ in had)]
         must(got == had, "a walk gives what is there", got, had)
-        self._doing((), lambda: list(walk))
+        incomplete = tuple(line for line in had if line[1] > self.j.current)
+        self._doing((), lambda: list(walk), incomplete)
 
     def work(self) -> None:
         self.j._janitor.look_again()

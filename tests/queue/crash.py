@@ -19,7 +19,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
@@ -27,17 +26,16 @@ from penstock import Queue, kernel
 from penstock.formats import queue as fmt
 from penstock.storage import control, files
 from penstock.storage.log import Log
+from penstock.testing.disk import State
+from penstock.testing.standing_in import CHANGING
 
 NATIVE = kernel.NAME == "native" and not files.PORTABLE  # else loops are shortened
 HEADER = fmt.HEADER_BYTES
 OVERHEAD = fmt.SPEC.overhead
 PAGE = 4096
-_BOOT_AT, _PLACE_AT = 16, 32  # in the control page: boot id; device and inode
-
-Boot = Literal["same", "new"]
 
 
-class Image(dict[str, bytes]):
+class Image(State):
     """The files of a log by their path within it."""
 
     @classmethod
@@ -72,25 +70,6 @@ class Image(dict[str, bytes]):
 
     def flipped(self, name: str, bit: int) -> Image:
         return self.put(name, bit // 8, bytes([self[name][bit // 8] ^ 1 << bit % 8]))
-
-    def lay(self, top: Path, boot: Boot) -> Path:
-        """Write the files down: as this boot's, where the control page is exact, or as an earlier one's."""
-        made: set[Path] = set()
-        for name, data in self.items():
-            path = top / name
-            if path.parent not in made:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                made.add(path.parent)
-            path.write_bytes(data)
-        if ".lock" in self:
-            with (top / ".lock").open("r+b") as page:
-                st = os.fstat(page.fileno())
-                page.seek(_PLACE_AT)
-                page.write(struct.pack("<QQ", st.st_dev, st.st_ino))
-                if boot == "new":
-                    page.seek(_BOOT_AT)
-                    page.write(bytes(16))
-        return top
 
 
 class Yard:
@@ -297,7 +276,6 @@ class Cut(BaseException):
 @contextmanager
 def cut_off(after: int) -> Iterator[Callable[[], int]]:
     """The process dies at its n-th call that changes a file: that call and those after it do nothing. Gives a counter."""
-    changing = ["create", "write", "truncate", "allocate", "punch", "sync", "sync_directory", "rename", "remove"]
     calls = 0
 
     def wrap(real: Callable[..., object]) -> Callable[..., object]:
@@ -313,6 +291,6 @@ def cut_off(after: int) -> Iterator[Callable[[], int]]:
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in changing:
+        for name in CHANGING:
             patch.setattr(files, name, wrap(getattr(files, name)))
         yield lambda: calls

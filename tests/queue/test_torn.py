@@ -15,11 +15,11 @@ import pytest
 
 from penstock import CorruptRecord, Queue, Roll
 from penstock.storage import files
+from penstock.testing.disk import Boot
 from tests.queue.crash import (
     HEADER,
     NATIVE,
     PAGE,
-    Boot,
     Image,
     Yard,
     beyond,

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.repair import apply, plan
 from penstock.storage import files
+from penstock.testing.standing_in import CHANGING
 from penstock.verify import verify
 from tests.queue.crash import NATIVE, open_yard
 from tests.queue.dying import die, open_zygote
@@ -20,8 +21,6 @@ from tests.repair.test_damage import tree
 from tests.repair.test_losses import break_record
 from tests.repair.test_verify import flip
 from tests.topic_crash.wreck import EVERY
-
-CALLS = ["create", "write", "truncate", "allocate", "punch", "sync", "sync_directory", "rename", "remove"]
 
 
 def run(path: str, after: int) -> None:
@@ -38,7 +37,7 @@ def run(path: str, after: int) -> None:
 
         return call
 
-    for each in CALLS:
+    for each in CHANGING:
         setattr(files, each, wrap(getattr(files, each)))
     apply(path)
     os._exit(7)

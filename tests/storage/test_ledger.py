@@ -18,10 +18,10 @@ from penstock.spark.options import WriteOptions
 from penstock.spark.target import Layout, Target, opened
 from penstock.storage import bulk, files
 from penstock.storage.log import Log
+from penstock.testing.standing_in import CHANGING
 from tests.queue.dying import Zygote, die, open_zygote
 
 FORMATS: tuple[FormatName, ...] = ("queue", "channel", "journal", "topic")
-CALLS = ("create", "write", "truncate", "allocate", "punch", "sync", "sync_directory", "rename", "remove")
 SETTINGS = {"fileSize": 16 << 10, "segmentBytes": 4096}
 FIRST = [b"before %d" % i for i in range(50)]
 SECOND = [b"then %d" % i + bytes(i) for i in range(200)]  # more than the first file has room for
@@ -199,7 +199,7 @@ def die_at(path: str, format: FormatName, at: int) -> None:
 
         return call
 
-    for name in CALLS:
+    for name in CHANGING:
         setattr(files, name, counted(getattr(files, name)))
     append(Path(path), format, 1, SECOND[:100], SECOND[100:])
     (Path(path).parent / "through").write_text(str(calls))

@@ -19,12 +19,13 @@ import pytest
 from penstock import GroupMember, Retention, Topic, Topics
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
+from penstock.testing.disk import Boot
+from penstock.testing.standing_in import CHANGING
 from penstock.topic import topics
-from tests.queue.crash import NATIVE, Boot, Image, Yard, payload
+from tests.queue.crash import NATIVE, Image, Yard, payload
 from tests.queue.dying import Zygote, die, open_zygote
 from tests.topic_crash.wreck import EVERY, INTERVAL, everything, found, lay, open_topics, page, work
 
-CALLS = ["create", "write", "truncate", "allocate", "punch", "sync", "sync_directory", "rename", "remove"]
 BEFORE = [payload(i, n) for i, n in enumerate([40, 0, 60, 30, 0, 70, 10])]
 LATER = [payload(20 + i, n) for i, n in enumerate([50, 0, 80, 100, 0, 3, 120])]
 HALF = 4
@@ -194,7 +195,7 @@ def run(path: str, name: str, after: int, notes: str) -> None:
 
         return call
 
-    for each in CALLS:
+    for each in CHANGING:
         setattr(files, each, wrap(getattr(files, each)))
     act.then(doing)
     note(doing.notes, "calls", calls)

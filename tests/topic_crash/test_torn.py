@@ -13,7 +13,8 @@ import pytest
 
 from penstock import CorruptRecord, Retention, Topics, kernel
 from penstock.formats import topic as fmt
-from tests.queue.crash import NATIVE, Boot, Image, Yard, payload
+from penstock.testing.disk import Boot
+from tests.queue.crash import NATIVE, Image, Yard, payload
 from tests.topic_crash.wreck import (
     by_hand,
     data,

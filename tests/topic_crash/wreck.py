@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,15 +18,15 @@ from penstock import Loss, PenstockError, Topic, Topics
 from penstock.formats import topic as fmt
 from penstock.storage import companion, files
 from penstock.storage.janitor import Janitor
+from penstock.testing.disk import Boot
 from penstock.topic import topics
-from tests.queue.crash import NATIVE, Boot, Image
+from tests.queue.crash import NATIVE, Image
 from tests.topic.conftest import FOREVER_S
 
 SEGMENT_BYTES = 160
 INTERVAL = 3
 OVERHEAD = fmt.SPEC.overhead
 EVERY = bool(os.environ.get("PENSTOCK_EVERY"))  # every single bit and byte; else a sample, where each costs an opening
-_BOOT_AT, _PLACE_AT = 16, 32  # in the control page: boot id; device and inode
 
 
 def one_in(n: int) -> int:
@@ -76,17 +75,7 @@ def page(partition: int = 0) -> str:
 
 def lay(image: Image, top: Path, boot: Boot) -> Path:
     """Write the files down: as this boot's, where the control pages are exact, or as an earlier one's."""
-    image.lay(top, boot)
-    for name in image:
-        if name.endswith("/.lock") and len(image[name]) >= 48:
-            with (top / name).open("r+b") as f:
-                st = os.fstat(f.fileno())
-                f.seek(_PLACE_AT)
-                f.write(struct.pack("<QQ", st.st_dev, st.st_ino))
-                if boot == "new":
-                    f.seek(_BOOT_AT)
-                    f.write(bytes(16))
-    return top
+    return image.lay(top, boot)
 
 
 def everything(top: Path) -> Image:
