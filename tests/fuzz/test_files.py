@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from penstock import Channel, NotALog, Queue, Topics
+from penstock import Channel, NotALog, PenstockError, Queue, Topics
 from penstock.inspect import find
 from penstock.inspect.facts import look
 from penstock.inspect.rows import Rows
-from penstock.storage import checked
+from penstock.options import MAX_SEQUENCE
+from penstock.repair import apply
+from penstock.storage import checked, companion
+from penstock.storage.beside import companion_for, index_for
+from penstock.storage.damage import Place
 from penstock.storage.ledger import Ledger
 from penstock.storage.losses import FILE, LossList
 from penstock.storage.offsets import Offsets
+from penstock.storage.recovery import next_readable
 from penstock.verify import verify
 from tests.fuzz import corpus
 from tests.fuzz.campaign import WORK, campaign
@@ -191,3 +197,100 @@ def test_a_data_file_that_says_it_begins_beyond_all_numbers(path: Path) -> None:
     with Queue(path, read_only=True) as q:
         assert [m.payload for m in q.tailer()] == logs.SENT, "its companion says which they are"
     assert [f.kind for f in verify(path).findings] == ["header"]
+
+
+def edited(kind: str, field: int, value: int) -> bytes:
+    """A manifest whose first edit, the one of the oldest segment, says something else, with a right checksum."""
+    data = bytearray(corpus.image(kind)["manifest"])
+    data[64 + field : 64 + field + 8] = value.to_bytes(8, "little")
+    return bytes(data)
+
+
+def test_a_file_cut_short_is_read_to_its_end(path: Path) -> None:
+    """The ledger's intent speaks of records that were in it."""
+    laid("queue", path)
+    first = min(path.rglob("*.data"))
+    first.write_bytes(first.read_bytes()[:4200])
+    with Queue(path) as q:
+        assert Ledger(q._open_log()).highest("w") == 3
+
+
+@pytest.mark.parametrize("base", [1 << 40, (1 << 62) - 1, 1 << 63])
+def test_a_companion_that_says_its_segment_begins_beyond_its_end(path: Path, base: int) -> None:
+    data = bytearray(corpus.image("channel")["segment.3.time"])
+    data[16:24] = base.to_bytes(8, "little")
+    laid("channel", path, **{"segment.3.time": bytes(data)})
+    assert verify(path).findings
+    with suppress(PenstockError), Rows(find(path), on_corrupt="skip") as rows:
+        list(rows.now())
+    apply(path)
+
+
+def test_a_compressed_segment_that_another_is_said_to_have_is_kept(path: Path) -> None:
+    """The manifest lists the records of segment 0 as segment 77's."""
+    laid("gzip", path, manifest=edited("gzip", 8, 77))
+    before = (path / "segment.0.z").read_bytes()
+    with suppress(PenstockError):
+        Channel[bytes](path).close()
+    kept = [p for p in path.iterdir() if p.name.startswith("segment.0.z") and p.read_bytes() == before]
+    assert kept, "under another name, if not its own"
+
+
+def test_a_reader_beyond_the_end_that_is_listed_is_not_looked_for_for_ever(path: Path) -> None:
+    laid("snappy", path, manifest=edited("snappy", 32, 33 * 4 + 8))
+    with suppress(PenstockError), Channel[bytes](path) as c:
+        c.rx("reader").recv_many(5, 0)
+    with suppress(PenstockError), Channel[bytes](path) as c:
+        c.rx().seek(1000)
+
+
+def test_no_companion_or_index_is_made_for_records_that_a_file_cannot_have_had(path: Path) -> None:
+    laid("queue", path)
+    segment = logs.segments(path)[0]
+    seg, end = segment.read(), Place(segment.end, segment.base + (1 << 40))
+    for make in (lambda: companion_for(seg, end, now_us=1), lambda: index_for(seg, end, 1)):
+        with pytest.raises(PenstockError, match="1099511627776 records are listed, and its 8192 bytes"):
+            make()
+
+
+def test_a_companion_for_a_file_that_ends_within_a_record(path: Path) -> None:
+    laid("journal", path)
+    file = path / "2.journal"
+    file.write_bytes(file.read_bytes()[:-7])
+    (path / "2.journal.time").unlink()
+    segment = next(s for s in logs.segments(path) if s.name == "2.journal")
+    with pytest.raises(PenstockError, match="records can be told apart"):
+        companion_for(segment.read(), Place(segment.end + 7, segment.next + 1), now_us=1)
+
+
+# Of the last edit, that of segment 2: what it lists, as (place in the edit, value) each.
+@pytest.mark.parametrize(
+    "changes",
+    [((8, 3),), ((32, 140),), ((24, 0), (32, 4)), ((24, 1), (32, 60))],
+    ids=["another segment", "an end too soon", "no room for its header", "an end in its header"],
+)
+def test_a_compressed_segment_of_which_the_manifest_lies(path: Path, changes: tuple[tuple[int, int], ...]) -> None:
+    """It is opened, or refused, and neither looks for ever for what is not there; no record is removed."""
+    data = bytearray(corpus.image("snappy")["manifest"])
+    for field, value in changes:
+        data[64 * 4 + field : 64 * 4 + field + 8] = value.to_bytes(8, "little")
+    laid("snappy", path, manifest=bytes(data))
+    before = (path / "segment.2.z").read_bytes()
+    verify(path, deep=True)
+    with suppress(PenstockError), Channel[bytes](path) as c:
+        c.rx("reader").recv_many(5, 0)
+    kept = [p for p in path.iterdir() if p.name.startswith("segment.2.z") and p.read_bytes() == before]
+    assert kept, "under another name, if not its own"
+
+
+def test_a_companion_does_not_count_beyond_all_numbers() -> None:
+    assert companion.base_of(companion.pack_header(MAX_SEQUENCE - 1)) == MAX_SEQUENCE - 1
+    assert companion.base_of(companion.pack_header(MAX_SEQUENCE)) is None
+
+
+@pytest.mark.parametrize("kind", ["queue", "channel", "topic"])
+def test_what_is_lost_behind_the_last_byte_ends_there(path: Path, kind: str) -> None:
+    laid(kind, path)
+    segment = logs.segments(path)[-1]
+    seg, end = segment.read(), Place(len(segment.read().data), segment.next + 1)
+    assert next_readable(seg, Place(end.position, segment.next), end) == end

@@ -151,7 +151,7 @@ class LogReader:
             at = Place(max(at.position, found.position), at.sequence + found.count)
             if at.sequence < sequence:
                 after = self._found_after(seg, at, end)
-                if after.sequence > sequence:
+                if not at.sequence < after.sequence <= sequence:
                     return at  # the record itself is lost: reading will say so
                 at = after
         return at

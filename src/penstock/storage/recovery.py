@@ -213,8 +213,8 @@ def _is_miscounted(at: Place, known: Place) -> bool:
 def next_readable(seg: ReadSegment, bad: Place, end: Place) -> Place:
     """Where to go on after a bad frame, in a segment that ends at `end`; what lies between is lost."""
     anchor = seg.anchor_after(bad.position, end)
-    if anchor.position > len(seg.data):
-        return anchor  # the file is shorter than its records were
+    if anchor.position > len(seg.data) or anchor.position <= bad.position:
+        return anchor  # the file is shorter than its records were, or is said to be
     if not seg.spec.sum_bytes:
         return _step_over_by_companion(seg, bad, anchor)
     if seg.spec.zero_ends:
