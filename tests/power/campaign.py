@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -153,6 +154,7 @@ def main() -> int:
     if not kinds:
         print("no power was cut")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else what is mounted would stay so
     began = time.monotonic()
 
     def tell(now: Result) -> None:

@@ -127,6 +127,7 @@ cdef extern from "writer.h" nogil:
                             uint64_t start, uint64_t count)
     int ps_batch_commit(ps_writer *w, ps_batch *b)
     uint64_t PS_LOAD(uint64_t *p)
+    void PS_STORE_INT "PS_STORE"(int *p, int value)
     void PS_STORE(uint64_t *p, uint64_t v)
 
 cdef extern from "wait.h" nogil:
@@ -991,7 +992,8 @@ cdef class Writer:
 
     @durable.setter
     def durable(self, bint value):
-        self.w.durable = self.a.durable = value
+        self.w.durable = value
+        PS_STORE_INT(&self.a.durable, value)    # the thread that works ahead looks at it
 
     @property
     def notify_at(self):
@@ -1013,7 +1015,7 @@ cdef class Writer:
     cdef int after(self, uint64_t end) except -1:
         if ps_someone_waits(self.w.ctl):
             ps_bell_ring(self.w.ctl)
-        if end >= self.a.wake_at:
+        if end >= PS_LOAD(&self.a.wake_at):
             ps_ahead_kick(&self.a)
         if end >= self.w.notify_at:
             self.w.notify_at = UINT64_MAX

@@ -131,7 +131,7 @@ static int ps_append_fast(ps_writer *w, const uint64_t *wake_at, const uint8_t *
     int rc = ps_append(w, payload, (uint32_t)n, now, seq, end);
     ps_unlock(w->ctl);
     if (__builtin_expect(rc != PS_OK, 0)) return PS_SLOW;
-    if (__builtin_expect(ps_someone_waits(w->ctl) || *end >= w->notify_at || *end >= *wake_at, 0)) return PS_AFTER;
+    if (__builtin_expect(ps_someone_waits(w->ctl) || *end >= w->notify_at || *end >= PS_LOAD(wake_at), 0)) return PS_AFTER;
     return PS_OK;
 }
 
