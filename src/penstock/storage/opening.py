@@ -110,7 +110,7 @@ def survey(
     tail = opening.find_tail(floor, exact=exact, verify=verify is not None)
     if tail is None and may_be_empty:
         tail = _before_first_segment(directory, manifest)
-    if tail is None and directory.segments():
+    if tail is None and manifest.segments:
         raise NotALog(
             f"{directory.path}: the file behind the finished ones is missing; restore it from a copy, or open the log for writing, "
             "which begins a new one"
