@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
@@ -13,6 +16,11 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> 
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain: {what}"
         time.sleep(0.001)
+
+
+def until_collected(held: weakref.ref[Any]) -> None:
+    """Wait until nobody holds it any more: a log's own background may for a moment yet."""
+    until(lambda: gc.collect() >= 0 and held() is None, "it is let go of")
 
 
 def data_files(path: Path) -> list[Path]:

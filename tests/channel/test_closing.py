@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from penstock import Channel, LogClosed, SyncFailed, codecs
 from penstock.storage import files
 from tests.channel.conftest import AT_ONCE_S, Ran, asleep
-from tests.support import until
+from tests.support import until, until_collected
 
 
 def test_after_close_nothing_is_received_any_more_though_it_is_there(path: Path) -> None:
@@ -117,9 +117,10 @@ def test_a_channel_that_nobody_holds_any_more_is_closed_with_a_warning(path: Pat
     ch = Channel(path)
     ch.rx("worker")
     ch.tx().send(b"a")
+    whole = weakref.ref(ch)
     with pytest.warns(ResourceWarning, match="unclosed channel"):
         del ch
-        gc.collect()
+        until_collected(whole)
     assert (path / "segment.0").stat().st_size == 64 + 9, "it was not closed"
     with Channel(path) as ch:
         assert ch.rx("worker").recv() == b"a"

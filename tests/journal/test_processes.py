@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,7 @@ from penstock import journal as journal_module
 from tests.journal import by_hand
 from tests.journal.conftest import Ran, failing, held, log_of, payloads, small_files, walked
 from tests.queue.test_fork import Child
-from tests.support import until
+from tests.support import until, until_collected
 from tests.torture import ROOT
 
 New = Callable[..., Journal]
@@ -167,9 +167,10 @@ def test_a_close_that_finds_the_disk_full_leaves_the_end_of_the_walk_to_the_next
 def test_a_journal_that_nobody_closed(path: Path) -> None:
     j = Journal(path)
     j.append(b"x")
+    whole = weakref.ref(j)
     with pytest.warns(ResourceWarning, match="unclosed journal"):
         del j
-        gc.collect()
+        until_collected(whole)
     with Journal(path) as j:
         assert payloads(walked(j)) == [b"x"]
 

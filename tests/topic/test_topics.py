@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from penstock import (
     Topics,
 )
 from tests.queue.test_fork import Child
-from tests.support import until
+from tests.support import until, until_collected
 from tests.topic.conftest import (
     FOREVER_S,
     Other,
@@ -445,9 +446,10 @@ def test_closing_in_an_event_loop(path: Path) -> None:
 def test_topics_that_are_forgotten_warn_and_are_closed(path: Path) -> None:
     logs = open_topics(path, linger_s=FOREVER_S)
     logs.topic("t").publish(b"x")
+    whole = weakref.ref(logs)
     with pytest.warns(ResourceWarning, match="unclosed topics"):
         del logs
-        gc.collect()
+        until_collected(whole)
     logs = open_topics(path)
     assert messages(logs.topic("t")) == [b"x"]
     logs.close()
