@@ -260,6 +260,39 @@ def test_a_failed_sync_over_several_segments_moves_them_all(
         assert records(q)[:11] == numbered(payloads)
 
 
+@pytest.mark.parametrize("durable", [0, 1, 4, 7])
+@pytest.mark.parametrize("boot", ["same", "new"])
+def test_a_sync_that_fails_while_a_log_is_opened_is_not_followed_by_a_success(
+    monkeypatch: pytest.MonkeyPatch, boot: str, durable: int
+) -> None:
+    """That of what was not durable: the next one succeeds without having written any of it."""
+    never_seal(monkeypatch)
+    payloads = [payload(i, 50) for i in range(7)]
+    with open_yard() as yard:
+        with Queue(yard.new(), file_size=8192, roll=Roll.count(3)) as q:
+            for i, p in enumerate(payloads):
+                if i == durable:
+                    q.sync()
+                q.append(p)
+            if durable == 7:
+                q.sync()
+            crashed = Image.take(q.path)
+        path = crashed.lay(yard.new(), boot)
+        disk = Disk(monkeypatch, path)
+        failed = 0
+        for attempt in range(3):
+            disk.fail = lambda name, attempt=attempt: attempt < 2 and name.endswith(".data")  # type: ignore[misc]
+            try:
+                q = Queue(path)
+            except SyncFailed:
+                failed += 1
+        with q:
+            assert failed == 2
+            assert records(q) == numbered(payloads)
+            assert q.recovery.moved_bytes == 62 * (7 - durable)
+            assert q.durable_sequence == 7
+
+
 def test_a_failed_sync_stops_every_process_until_all_have_closed(path: Path, disk: Disk) -> None:
     q = Queue(path, file_size=8192)
     q.append(b"0")

@@ -29,7 +29,7 @@ _KINDS: Final = {
 }
 
 _MARK: Final = struct.Struct("<QQQI")
-_DURABLE_AT, _CLEAN_AT, _SPAN_AT, _SYNCS_AT = 512, 576, 640, 704
+_DURABLE_AT, _CLEAN_AT, _SPAN_AT, _SYNCS_AT, _FAILED_AT = 512, 576, 640, 704, 768
 
 
 class Mark(NamedTuple):
@@ -188,6 +188,7 @@ class Control:
         page.store(layout.READY, 0)
         self._put(_SPAN_AT, bytes(64))
         self._put(layout.WAITERS, bytes(8))
+        self._put(_FAILED_AT, bytes(16))
         page.store(layout.POISON, 0)
         page.store(layout.TURN, 0)
         self._fill_slot(0, segment, base, end, next_, last_us, (end, next_))
@@ -281,6 +282,14 @@ class Control:
     def set_poison(self, code: int) -> None:
         self.page.store(layout.POISON, code)
         self.page.ring()
+
+    @property
+    def failed_to_open(self) -> bool:
+        """Whether a sync failed in this boot while the page was not valid, so that no poison could stand in it."""
+        return bytes(self._map[_FAILED_AT : _FAILED_AT + 16]) == files.boot_id()
+
+    def note_failed_to_open(self) -> None:
+        self._put(_FAILED_AT, files.boot_id())
 
     @property
     def generation(self) -> int:

@@ -32,14 +32,23 @@ def recover(
     same = control.same_boot and _agrees(control) and _fits(directory, control)
     directory.remove_temporaries()
     listed = manifest.load(control.generation, believe_rolled=same)
-    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=True, written=written)
+    opening = Opening(
+        directory.path,
+        directory.fmt,
+        manifest,
+        directory.interval,
+        mend=True,
+        written=written,
+        on_failed_sync=control.note_failed_to_open,
+    )
     report = opening.report
     report.tell(verify, directory.used_bytes() if verify else 0)
     same = not _drop_leftovers(directory, control, manifest, opening) and same  # on a new boot too
     had_data = bool(directory.segments())
     if had_data and not listed:
         report.rebuilt.append("manifest")
-    clean, durable, poison = control.clean, control.durable, control.poison if same else 0
+    clean, durable = control.clean, control.durable
+    failed = control.failed_to_open or (same and control.poison != 0)
     if same:
         finish_appends(directory, control, manifest)
         now = control.active()
@@ -63,12 +72,14 @@ def recover(
     if tail is None:
         tail = _first_segment(directory, manifest)
     mark = durable if same and durable else Mark(tail.segment, tail.end, tail.next)
-    if poison and mark.next < tail.next:
+    if failed and not same:
+        mark = floor or _first_unsealed(directory, manifest, tail)
+    if failed and mark.next < tail.next:
         tail = _move_undurable(directory, manifest, tail, mark, control.generation + 1, report)
         mark = Mark(tail.segment, tail.end, tail.next)
     if mark.next < tail.next and not directory.fmt.SPEC.zero_ends:
         # While the page is made anew it is not believed. Should we die over that, only a mark tells zeros from records.
-        _sync_unsealed(directory, manifest)
+        _sync_unsealed(directory, manifest, opening)
         mark = Mark(tail.segment, tail.end, tail.next)
         control.mark_durable(mark)
     if verify:
@@ -217,13 +228,19 @@ def _begin_after_finished(directory: Directory, manifest: Manifest) -> int:
     return last.begin + last.end - directory.fmt.HEADER_BYTES if last and directory.fmt.SAYS_BEGIN else 0
 
 
-def _sync_unsealed(directory: Directory, manifest: Manifest) -> None:
+def _first_unsealed(directory: Directory, manifest: Manifest, tail: Tail) -> Mark:
+    """Before all that may not be on the disk of a log which no mark speaks of."""
+    segment, base = next(((s.id, s.base) for s in manifest.ordered() if not s.sealed), (tail.segment, tail.base))
+    return Mark(segment, directory.read(segment, base).start, base)
+
+
+def _sync_unsealed(directory: Directory, manifest: Manifest, opening: Opening) -> None:
     """Put what may not be on the disk of the finished segments there; the last one's was just before."""
     for info in manifest.ordered():
         path = directory.paths(info.id).data
         if not info.sealed and path.exists():
             with files.opened(path) as fd:
-                files.sync(fd)
+                opening.sync(fd)
     files.sync_directory(directory.path)
 
 

@@ -8,13 +8,14 @@ aside and cut. Damage is reported and left alone. Called by `Log`, under the exc
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock import kernel
-from penstock.errors import NotALog
+from penstock.errors import NotALog, SyncFailed
 from penstock.kernel import Buffer
 from penstock.kernel.spec import BLOCK_BYTES, SHORT, ZERO
 from penstock.storage import companion, files, index, notes
@@ -286,9 +287,18 @@ class Opening:
     """Finds where a log ends. With `mend`, also puts right what a crash left; without, nothing on disk is changed."""
 
     def __init__(
-        self, top: Path, fmt: Format, manifest: Manifest, interval: int, *, mend: bool, written: int = 0
+        self,
+        top: Path,
+        fmt: Format,
+        manifest: Manifest,
+        interval: int,
+        *,
+        mend: bool,
+        written: int = 0,
+        on_failed_sync: Callable[[], None] = lambda: None,
     ) -> None:
         """`written`: up to which byte, of all frames one after the other, the log is known to have been written; or 0."""
+        self._on_failed_sync = on_failed_sync
         self.written = written
         self.top = top
         self.fmt = fmt
@@ -624,7 +634,7 @@ class Opening:
                 with files.opened(seg.paths.data, write=True) as fd:
                     if not exact:
                         notes.forget_beyond(fd, self.fmt.HEADER_BYTES, done.end)
-                    files.sync(fd)
+                    self.sync(fd)
         for seg, done in walked[:-1]:
             self.manifest.segments[seg.id] = self._info(seg, done)
         self.manifest.segments.pop(last.id, None)
@@ -636,13 +646,21 @@ class Opening:
             self._last_us(last, found.end.sequence),
         )
 
+    def sync(self, fd: int) -> None:
+        """A sync that fails is remembered: that the next one succeeds says nothing of what the first should have written."""
+        try:
+            files.sync(fd)
+        except OSError as error:
+            self._on_failed_sync()
+            raise SyncFailed(self.top, error.errno or errno.EIO) from error
+
     def _cut_times(self, seg: ReadSegment, count: int) -> None:
         """Times beyond the end would say of later records that a batch ends where it does not."""
         length = companion.length(self.fmt.SPEC, count)
         if len(seg.times_data) > length:
             with files.opened(seg.paths.times, write=True) as fd:
                 files.truncate(fd, length)
-                files.sync(fd)
+                self.sync(fd)
 
     def _cut_tail(self, seg: ReadSegment, end: int) -> None:
         """Copy what lies beyond the end to `*.torn`, and zero it or cut it off, so that it never comes back to life."""
@@ -656,7 +674,7 @@ class Opening:
                     files.truncate(fd, end)
                 else:
                     files.punch(fd, end, len(seg.data) - end)
-                files.sync(fd)
+                self.sync(fd)
         if last is None:
             return
         self.report.torn.append(
