@@ -123,6 +123,32 @@ def test_the_index_leads_to_every_part_of_a_batch(tmp_path: Path) -> None:
         assert [seg.index.entry(i) for i in range(seg.index.count)] == [(16 * i, at) for i, at in enumerate(points)]
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_frames_are_spent_as_they_are_written_and_not_looked_at_again(
+    tmp_path: Path, format: FormatName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_STEP_BYTES", 64)
+    spent = 0
+
+    def spending(payloads: list[bytes]) -> bulk.Part:
+        frames = bytearray(kernel.encode_many(format_of(format).SPEC, payloads))
+
+        def wipe(start: int, length: int) -> None:
+            nonlocal spent
+            spent += length
+            frames[start : start + length] = b"\xff" * length
+
+        return bulk.Part(frames, None, wipe)
+
+    path = tmp_path / "log"
+    for number in range(3):
+        with opened(target(path, format)) as log:
+            assert log.append("writer", number, [spending(FIRST[:7]), spending(FIRST[7:])])
+    assert [payload for payload, _ in there(path, format)] == FIRST * 3
+    whole = 3 * len(kernel.encode_many(format_of(format).SPEC, FIRST))
+    assert spent == whole - (3 * 4 if format in ("queue", "channel") else 0), "all but the heads that commit a batch"
+
+
 def test_no_whole_frames(tmp_path: Path) -> None:
     with opened(target(tmp_path / "log", "queue")) as log:
         whole = bytes(part("queue", FIRST).frames)

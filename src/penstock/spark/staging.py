@@ -19,6 +19,7 @@ from typing import IO, Final
 
 from penstock.kernel import Buffer
 from penstock.spark.options import WriteOptions
+from penstock.storage import files
 from penstock.storage.bulk import Part
 
 _NAME: Final = ".staging"
@@ -98,13 +99,16 @@ class Attempt:
 
 
 def mapped(stack: ExitStack, path: str) -> Part:
-    """What was staged at a path, while the stack lasts."""
-    frames = _map(stack, Path(path + ".frames"))
+    """What was staged at a path, while the stack lasts. It goes as it is appended: should that fail, it is staged again."""
+    frames = stack.enter_context(Path(path + ".frames").open("r+b"))  # noqa: SIM115
     times = Path(path + ".times")
-    return Part(frames, _map(stack, times) if times.exists() else None)
+    return Part(
+        _map(stack, frames),
+        _map(stack, stack.enter_context(times.open("rb"))) if times.exists() else None,
+        lambda start, length: files.give_back(frames.fileno(), start, length),
+    )
 
 
-def _map(stack: ExitStack, path: Path) -> Buffer:
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        return stack.enter_context(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)) if size else b""
+def _map(stack: ExitStack, file: IO[bytes]) -> Buffer:
+    size = os.fstat(file.fileno()).st_size
+    return stack.enter_context(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)) if size else b""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,10 +43,15 @@ class Batch:
 
 class Part(NamedTuple):
     """Frames one behind the other, and the times of their records, if they have any of their own: 8 bytes each, as the machine
-    keeps them. A time is moved to that of the record before it, or of the append, where it would run backwards or ahead."""
+    keeps them. A time is moved to that of the record before it, or of the append, where it would run backwards or ahead.
+
+    `spent` is called with a range of the frames once it is written and will not be looked at again: a batch need not be in memory
+    twice.
+    """
 
     frames: Buffer
     times: Buffer | None = None
+    spent: Callable[[int, int], object] | None = None
 
 
 class Span(Protocol):
@@ -59,6 +65,8 @@ class Span(Protocol):
     def end(self) -> int: ...
     def read(self) -> ReadSegment: ...
 
+
+_STEP_BYTES = 4 << 20
 
 OnPlace = Callable[[Batch], None]
 _Item = TypeVar("_Item")
@@ -76,6 +84,7 @@ class _Frames:
         some = [part for part in parts if memoryview(part.frames).nbytes]
         self.views = [memoryview(part.frames).cast("B") for part in some]
         self.times = [part.times for part in some]
+        self._spent = [part.spent for part in some]
         self._found = _all_cores(lambda view: self._scan(view, interval), self.views)
         for view, scanned in zip(self.views, self._found, strict=True):
             if scanned.position != len(view):
@@ -120,8 +129,18 @@ class _Frames:
         words[:: companion.entry_bytes(self.spec) // 8] = signs
         return words.tobytes(), own[-1]
 
-    def index(self, base: int, at: Place) -> Iterator[tuple[int, bytes]]:
-        """(number, bytes) of the index entries of these frames, if they lie from `at` on in the segment that begins with `base`."""
+    def write(self, i: int, fd: int, at: int, skip: int = 0) -> None:
+        """Put one view into a file from a byte on, but for its first bytes; what is written is spent."""
+        view, spent = self.views[i], self._spent[i]
+        for low in range(skip, len(view), _STEP_BYTES):
+            part = view[low : low + _STEP_BYTES]
+            files.write(fd, part, at + low)
+            if spent is not None:
+                spent(low, len(part))
+
+    def index(self, base: int, at: Place) -> tuple[int, bytes]:
+        """The index entries of these frames, if they lie from `at` on in the segment that begins with `base`, and the number of the
+        first. Before they are written."""
         starts = [at]
         for view, scanned in zip(self.views, self._found, strict=True):
             starts.append(Place(starts[-1].position + len(view), starts[-1].sequence + scanned.count))
@@ -133,11 +152,16 @@ class _Frames:
             before = kernel.scan(self.spec, self.views[i], 0, len(self.views[i]), skip, False)
             return self._scan(self.views[i], self._interval, before.position).points
 
-        for start, found in zip(starts, _all_cores(points, range(len(self.views))), strict=False):
-            first = -((base - start.sequence) // self._interval)
-            for number, point in enumerate(found, first):
-                sequence = base + number * self._interval
-                yield number, sequence.to_bytes(8, "little") + (start.position + point).to_bytes(8, "little")
+        number = -((base - at.sequence) // self._interval)
+        found = _all_cores(points, range(len(self.views)))
+        positions = array("Q", [start.position + p for start, some in zip(starts, found, strict=False) for p in some])
+        sequence = base + number * self._interval
+        entries = array("Q", bytes(2 * positions.itemsize * len(positions)))
+        entries[::2] = array("Q", range(sequence, sequence + len(positions) * self._interval, self._interval))
+        entries[1::2] = positions
+        if sys.byteorder == "big":
+            entries.byteswap()
+        return number, entries.tobytes()
 
 
 def _all_cores(work: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
@@ -231,7 +255,7 @@ def _time(control: Control) -> int:
 
 
 def _append_mapped(log: Log, control: Control, frames: _Frames, on_place: OnPlace) -> Batch:
-    mapped, views, need, count = log.mapped, frames.views, frames.bytes, frames.count
+    mapped, need, count = log.mapped, frames.bytes, frames.count
     if need > log.directory.capacity:
         return _append_spanning(log, control, frames, on_place)
     now = control.active()
@@ -247,21 +271,20 @@ def _append_mapped(log: Log, control: Control, frames: _Frames, on_place: OnPlac
     batch = frames.at(now.next, _time(control))
     on_place(batch)
     control.announce(now.end + need, now.next + count)
-    at = now.end
-    for i, view in enumerate(views):
-        skip = 0 if i else 4  # the first head comes last: until then nothing is there
-        files.write(seg.fd, view[skip:], at + skip)
-        at += len(view)
-    sequence = now.next
-    for entries in frames.entries(batch.us, control.last_us):
+    first, points = frames.index(seg.base, Place(now.end, now.next))
+    head = bytes(frames.views[0][:4])
+    at, sequence = now.end, now.next
+    for i, entries in enumerate(frames.entries(batch.us, control.last_us)):
+        frames.write(i, seg.fd, at, 0 if i else 4)  # the first head comes last: until then nothing is there
+        at += len(frames.views[i])
         low = companion.length(log.fmt.SPEC, sequence - seg.base)
         seg.times[low : low + len(entries)] = entries
         sequence += len(entries) // companion.ENTRY_BYTES
-    for entry, raw in frames.index(seg.base, Place(now.end, now.next)):
-        low = index.HEADER_BYTES + entry * index.ENTRY_BYTES
-        seg.index[low : low + len(raw)] = raw
-        seg.index[8:16] = (entry + 1).to_bytes(8, "little")
-    seg.data[now.end : now.end + 4] = views[0][:4]
+    low = index.HEADER_BYTES + first * index.ENTRY_BYTES
+    seg.index[low : low + len(points)] = points
+    if points:
+        seg.index[8:16] = (first + len(points) // index.ENTRY_BYTES).to_bytes(8, "little")
+    seg.data[now.end : now.end + 4] = head
     control.set_last_us(frames.ends_us(batch))
     control.settle(now.end + need, now.next + count)
     mapped.mirror_end()
@@ -328,20 +351,18 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
 
 def _write(log: Log, frames: _Frames, now: Active, batch: Batch, last_us: int) -> None:
     paths, at, sequence = log.directory.paths(now.segment), now.end, now.next
+    points = frames.index(now.base, Place(now.end, now.next)) if log.fmt.INDEXED else (0, b"")
     with files.opened(paths.data, write=True) as fd, files.opened(paths.times, write=True) as times:
-        for view, entries in zip(frames.views, frames.entries(batch.us, last_us), strict=True):
-            files.write(fd, view, at)
+        for i, entries in enumerate(frames.entries(batch.us, last_us)):
+            frames.write(i, fd, at)
             files.write(times, entries, companion.length(log.fmt.SPEC, sequence - now.base))
-            at += len(view)
+            at += len(frames.views[i])
             sequence += len(entries) // companion.entry_bytes(log.fmt.SPEC)
-    if log.fmt.INDEXED:
-        _write_index(log, frames, now)
+    if points[1]:
+        _write_index(log, now, *points)
 
 
-def _write_index(log: Log, frames: _Frames, now: Active) -> None:
+def _write_index(log: Log, now: Active, first: int, points: bytes) -> None:
     with files.opened(log.directory.paths(now.segment).index, write=True) as fd:
-        last = -1
-        for last, raw in frames.index(now.base, Place(now.end, now.next)):
-            files.write(fd, raw, index.HEADER_BYTES + last * index.ENTRY_BYTES)
-        if last >= 0:
-            files.write(fd, (last + 1).to_bytes(8, "little"), 8)
+        files.write(fd, points, index.HEADER_BYTES + first * index.ENTRY_BYTES)
+        files.write(fd, (first + len(points) // index.ENTRY_BYTES).to_bytes(8, "little"), 8)

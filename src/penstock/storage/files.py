@@ -175,14 +175,8 @@ def reserve(fd: int, offset: int, length: int) -> None:
 
 def punch(fd: int, offset: int, length: int) -> None:
     """Give the blocks of a range back: it reads as zeros. Where that cannot be done the blocks stay, zeroed."""
-    if length <= 0:
+    if length <= 0 or give_back(fd, offset, length):
         return
-    if not PORTABLE and _libc is not None:
-        if _libc.fallocate(fd, _PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
-            raise OSError(code, os.strerror(code))
     allocate_end = min(size(fd), offset + length)
     while offset < allocate_end:
         offset = _next_data(fd, offset, allocate_end)
@@ -190,6 +184,18 @@ def punch(fd: int, offset: int, length: int) -> None:
         if read(fd, offset, part) != _ZEROS[:part]:
             write(fd, memoryview(_ZEROS)[:part], offset)
         offset += part
+
+
+def give_back(fd: int, offset: int, length: int) -> bool:
+    """Give the blocks and the memory of a range back, which then reads as zeros, if the system can; whether it could."""
+    if PORTABLE or _libc is None:
+        return False
+    if _libc.fallocate(fd, _PUNCH, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        raise OSError(code, os.strerror(code))
+    return False
 
 
 def _next_data(fd: int, offset: int, end: int) -> int:
