@@ -12,6 +12,8 @@ PORTABLE := $(WAYS:%=tests/queue/test_%.py) tests/topic/test_processes.py tests/
   tests/topic/test_read.py $(CRASHES:%=%/test_kill.py)
 # Java as short runs want it: no second compiler that pays off after minutes, and no threads to collect garbage with.
 JVM := JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Tests start hundreds of processes: each would compile the package for itself, half of what its start costs.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 MINUTES ?= 30
 

@@ -23,6 +23,7 @@ CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a wor
     "tests.journal_crash.campaign": 2_000,
     "tests.kit.campaign": 3_000,
     "tests.power.campaign": 500,
+    "tests.spark.campaign": 30,
 }
 
 

@@ -8,13 +8,49 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support import until
+
+ROOT = Path(__file__).parents[2]
 MOMENTS = ("staged", "before the intent", "after the intent", "appended", "done", "in a task")
 SOME = ("appended", "in a task")  # between the log and its ledger, and a worker; `make test-spark` has all
+
+
+def drive(top: Path, moment: str | None = None, number: int = 0, *, after_s: float | None = None) -> int:
+    """Run a driver, in a directory with a log `in`, until it dies at that moment, or so many seconds after its first batch began; or
+    is done. How it ended."""
+    hook = top / "hook"
+    hook.mkdir(exist_ok=True)
+    (hook / "sitecustomize.py").write_text("from tests.spark.dying import arm\narm()\n")
+    code = "import sys; from tests.spark.dying import run; run(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, *(str(top / name) for name in ("in", "out", "checkpoint")), "500"]
+    environment = {**os.environ, "PYTHONPATH": f"{hook}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    if moment is not None:
+        environment |= {"DYING_MOMENT": moment, "DYING_MARK": str(top / f"dead-{number}")}
+    with (top / "said").open("wb") as said:
+        driver = subprocess.Popen(command, env=environment, start_new_session=True, stdout=said, stderr=said)
+        try:
+            if after_s is not None:
+                begun = len(_offsets(top))
+                until(lambda: len(_offsets(top)) > begun or driver.poll() is not None, "its first batch", 120)
+            ended = driver.wait(120 if after_s is None else after_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(driver.pid, signal.SIGKILL)
+            ended = driver.wait()
+            if after_s is None:
+                raise
+    dies = moment is not None or after_s is not None
+    assert dies or ended == 0, (top / "said").read_text()[-4000:]
+    return ended
+
+
+def _offsets(top: Path) -> list[Path]:
+    return list((top / "checkpoint" / "offsets").glob("[0-9]*"))
 
 
 def run(source: str, target: str, checkpoint: str, most: str) -> None:

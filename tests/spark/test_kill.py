@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,26 +14,10 @@ from pyspark.sql import SparkSession
 
 from penstock import Queue
 from tests.spark.conftest import read, values
-from tests.spark.dying import MOMENTS, SOME
-from tests.torture import ROOT
+from tests.spark.dying import MOMENTS, SOME, drive
 
 SENT = [b"%06d" % i for i in range(3000)]
 EVERY = "PENSTOCK_KILLS" in os.environ
-
-
-def drive(top: Path, moment: str | None, number: int) -> int:
-    """Run the driver until it dies at that moment, or is done; how it ended."""
-    hook = top / "hook"
-    hook.mkdir(exist_ok=True)
-    (hook / "sitecustomize.py").write_text("from tests.spark.dying import arm\narm()\n")
-    code = "import sys; from tests.spark.dying import run; run(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, *(str(top / name) for name in ("in", "out", "checkpoint")), "500"]
-    environment = {**os.environ, "PYTHONPATH": f"{hook}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    if moment is not None:
-        environment |= {"DYING_MOMENT": moment, "DYING_MARK": str(top / f"dead-{number}")}
-    ran = subprocess.run(command, env=environment, start_new_session=True, capture_output=True, timeout=120)
-    assert moment is not None or ran.returncode == 0, ran.stderr.decode()[-4000:]
-    return ran.returncode
 
 
 @pytest.mark.timeout(600)

@@ -1,0 +1,95 @@
+"""The campaign of kills of a Spark job that copies a queue to a queue: of its driver, with all its processes, at random moments and at
+each step of a commit, and of a worker over a task. After each the copy is held against what it copies: whole batches, in order, none twice.
+
+    python -m tests.spark.campaign --kills 30 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from penstock import Queue
+from tests import torture_table
+from tests.spark.dying import MOMENTS, drive
+from tests.torture_table import Row
+
+BATCH = 500  # as `dying` has it
+MORE = 20 * BATCH  # appended whenever all is copied
+RANDOMLY = "driver killed at random moments"
+UP_TO_S = 4.0  # after its first batch began
+
+
+def copied(top: Path, sent: int) -> int:
+    """How many records the copy has, if they are what it should have."""
+    if not (top / "out" / "metadata.json").exists():
+        return 0
+    with Queue(top / "out", read_only=True) as q:
+        found = [int(message.payload) for message in q.tailer(at=0)]
+    assert found == list(range(len(found))), "records are lost, twice there, or out of order"
+    assert len(found) <= sent
+    assert len(found) % BATCH == 0, f"a batch is there in part: {len(found)} records"
+    return len(found)
+
+
+def fault_of(moment: str | None) -> str:
+    if moment is None:
+        return RANDOMLY
+    return "worker killed over a task" if moment == "in a task" else "driver killed at a step of a commit"
+
+
+def campaign(top: Path, kills: int, seed: int) -> tuple[dict[str, Row], str | None]:
+    """So many kills; what is to be told of them, and the first failure."""
+    rng = random.Random(seed)
+    rows: dict[str, Row] = {}
+    sent = there = 0
+    for number in range(kills):
+        if sent - there < MORE // 2:
+            with Queue(top / "in") as q:
+                q.append_batch([b"%d" % i for i in range(sent, sent + MORE)])
+            sent += MORE
+        moment = MOMENTS[number // 2 % len(MOMENTS)] if number % 2 else None
+        failure = None
+        try:
+            drive(top, moment, number, after_s=rng.uniform(0.0, UP_TO_S) if moment is None else None)
+            before, there = there, copied(top, sent)
+            assert there >= before, f"{before} records were there, now {there}"
+            assert moment is None or (top / f"dead-{number}").exists(), f"it never came to {moment!r}"
+        except AssertionError as error:
+            failure = f"kill {number}, {moment or 'at random'}: {error}"
+        fault = fault_of(moment)
+        row = rows.get(fault, Row("Spark sink", fault, 0, 0, 0))
+        rows[fault] = Row(row.use, fault, row.cases + 1, row.failures + (failure is not None), row.records + there)
+        print(f"{number + 1}/{kills}: {moment or 'at random'}: {there:,} of {sent:,} copied", flush=True)
+        if failure is not None:
+            return rows, failure
+    drive(top)
+    assert copied(top, sent) == sent
+    return rows, None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.campaign", description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    a = parser.parse_args()
+    top = Path(tempfile.mkdtemp(prefix="penstock-spark-kills"))
+    rows, failure = campaign(top, a.kills, a.seed)
+    for row in rows.values():
+        torture_table.add(row)
+    if failure is not None:
+        print(f"{failure}\nwhat is left of it: {top}\npython -m tests.spark.campaign --kills {a.kills} --seed {a.seed}")
+        return 1
+    shutil.rmtree(top)
+    print(
+        f"{a.kills} kills of Spark processes, {sum(row.records for row in rows.values()):,} records checked, no failure"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
