@@ -183,6 +183,22 @@ def test_a_partition_is_followed_from_its_first_message_on(path: Path) -> None:
                 assert [(row.part.partition, row.payload) for row in next(coming)] == [(partition, b"%d" % partition)]
 
 
+def test_partitions_and_topics_that_are_made_later_are_followed(path: Path) -> None:
+    with Topics(path, linger_s=0) as topics:
+        topic = topics.topic("orders", partitions=1)
+        topic.publish(b"one").wait()
+        with Rows(find(path)) as rows:
+            assert [row.payload for row in rows.now()] == [b"one"]
+            coming = rows.follow(lambda: find(path))
+            topic.add_partitions(2)
+            topic.publish(b"two", partition=1).wait()
+            assert [(row.part.partition, row.payload) for row in next(coming)] == [(1, b"two")]
+            topics.topic("returns").publish(b"three").wait()
+            assert [(row.part.topic, row.payload) for row in next(coming)] == [("returns", b"three")]
+            topic.publish(b"four", partition=0).wait()
+            assert [row.payload for row in next(coming)] == [b"four"]
+
+
 def test_what_would_do_something_to_a_terminal_is_escaped_there(path: Path, terminal: Callable[..., Terminal]) -> None:
     with Queue(path) as q:
         q.append(b"a\x1b[31mred\nb")

@@ -12,7 +12,6 @@ from penstock.cli.arguments import LogPath
 from penstock.cli.output import errors_told, tell_losses
 from penstock.cli.selection import From, Last, Partitions, Skip, bound, parts_of
 from penstock.cli.showing import As, as_line, plain
-from penstock.inspect import Part
 from penstock.inspect.rows import Row, Rows
 
 _LINES: Final = 10
@@ -31,23 +30,24 @@ def tail(
     """Show the last records of a log (10, or all from --from on), one on each line, and with -f those that come.
 
     On a terminal a line begins with where and when its record is; in a pipe it is the payload alone. Partitions and logs are
-    merged by time. What --from names and is no longer there is left out. Ctrl-C ends it with exit status 0.
+    merged by time; -f takes up those that are made later. What --from names and is no longer there is left out. Ctrl-C ends it with
+    exit status 0.
 
     Example: penstock tail /data/orders -f --from 15m
     """
     with errors_told():
         parts = parts_of(path, partition)
         count = last if last is not None or start is not None else _LINES
-        show = (
-            as_line(kind, named=len({p.path for p in parts}) > 1)
-            if json
-            else _shown(parts, plain(kind, escaped=_seen()))
-        )
         with Rows(parts, start=bound(start), last=count, on_corrupt="skip" if skip_damaged else "raise") as rows:
+            show = (
+                as_line(kind, named=len({p.path for p in parts}) > 1)
+                if json
+                else _shown(rows, plain(kind, escaped=_seen()))
+            )
             try:
                 _write(rows.now(), show)
                 if follow:
-                    for some in rows.follow():
+                    for some in rows.follow(lambda: parts_of(path, partition)):
                         _write(some, show)
             except KeyboardInterrupt:
                 if not follow:  # else it is how it is ended
@@ -59,13 +59,13 @@ def _seen() -> bool:
     return sys.stdout.isatty()
 
 
-def _shown(parts: list[Part], payload: Callable[[Row], str]) -> Callable[[Row], str]:
+def _shown(rows: Rows, payload: Callable[[Row], str]) -> Callable[[Row], str]:
     """On a terminal, with where and when."""
     if not _seen():
         return payload
-    names, numbers = len({p.path for p in parts}) > 1, len(parts) > 1
 
     def show(row: Row) -> str:
+        names, numbers = len({p.path for p in rows.parts}) > 1, len(rows.parts) > 1
         where = f"{row.part.topic} " * names + f"{row.part.partition}:" * numbers + str(row.offset)
         when = f"{row.timestamp:%H:%M:%S.%f}"[:-3] if row.timestamp else "-"
         return f"\x1b[2m{where} {when}\x1b[0m {payload(row)}"

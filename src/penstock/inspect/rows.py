@@ -7,7 +7,8 @@ found. A journal's checkpoint records are no rows. Memory holds a few hundred re
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ from penstock.storage.reader import LogReader, OnCorrupt
 Bound = int | datetime  # an offset, or a time
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST: Final = 512  # records that are taken at a time
-_LOOK_S: Final = 1.0  # how soon a journal's next session is noticed
+_LOOK_S: Final = 1.0  # how soon a journal's next session is noticed, or a new partition
 
 
 class Row(NamedTuple):
@@ -56,11 +57,16 @@ class Rows(Closable):
         """From `start` (what is no longer there is left out) to before `end`; of these the `last` so many."""
         self._end = end
         self._last = last
+        self._on_corrupt: OnCorrupt = on_corrupt
         with ExitStack() as stack:
             self._of = [stack.enter_context(_OfOne(part, on_corrupt)) for part in parts]
             for one in self._of:
                 one.begin(start)
             self._stack = stack.pop_all()
+
+    @property
+    def parts(self) -> list[Part]:
+        return [one.part for one in self._of]
 
     @property
     def losses(self) -> dict[Part, list[Loss]]:
@@ -81,13 +87,25 @@ class Rows(Closable):
         found = heapq.merge(*(one.last(count, self._end) for one in self._of), key=_time)
         return list(found)[-count:] if count else []
 
-    def follow(self) -> Iterator[list[Row]]:
-        """The rows behind those, some at a time; waits for more, for ever."""
+    def follow(self, find: Callable[[], Sequence[Part]] = tuple) -> Iterator[list[Row]]:
+        """The rows behind those, some at a time, and all of logs and partitions that `find` has more; waits for more, for ever."""
+        looked_s = time.monotonic()
         while True:
             found = [rows for one in self._of if (rows := one.batch(_MOST))]
             yield from found
             if not found and not any(one.go_on() for one in self._of):
                 wait_for_any([one.reader for one in self._of], _LOOK_S)
+            if time.monotonic() - looked_s >= _LOOK_S:
+                looked_s = time.monotonic()
+                self._take_up(find())
+
+    def _take_up(self, parts: Sequence[Part]) -> None:
+        known = set(self.parts)
+        for part in parts:
+            if part not in known:
+                one = self._stack.enter_context(_OfOne(part, self._on_corrupt))
+                one.begin(None)
+                self._of.append(one)
 
     def close(self) -> None:
         self._stack.close()
