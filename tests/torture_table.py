@@ -17,12 +17,12 @@ from pathlib import Path
 
 _FILE = "PENSTOCK_TORTURE_TABLE"  # where rows are collected, a line of JSON each
 CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a workload it looks at, unless told otherwise
-    "tests.torture": 10_000,
+    "tests.torture": 4_000,
     "tests.topic_crash.campaign": 2_000,
     "tests.channel_crash.campaign": 2_000,
     "tests.journal_crash.campaign": 2_000,
-    "tests.kit.campaign": 3_000,
-    "tests.power.campaign": 500,
+    "tests.kit.campaign": 150,
+    "tests.power.campaign": 200,
     "tests.spark.campaign": 30,
 }
 

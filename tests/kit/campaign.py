@@ -5,10 +5,13 @@ call of every kind failing. Everything follows from the seed; a failure comes wi
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.testing.failing import KINDS, Fault
@@ -27,7 +30,7 @@ _SHOWN = 3
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kit.campaign", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--most", "--kills", type=int, default=3000, help="states of a workload; with more, so many by chance"
+        "--most", "--kills", type=int, default=150, help="states of a workload; with more, so many by chance"
     )
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, whatever is left")
@@ -38,11 +41,13 @@ def main() -> int:
     parser.add_argument("--nth", type=int, default=1)
     parser.add_argument("--for-good", action="store_true")
     a = parser.parse_args()
+    if not a.use:
+        return _side_by_side(a.seed)
     until_s = time.monotonic() + 60 * a.minutes if a.minutes else float("inf")
     failed = 0
     print(f"seed {a.seed}, at most {a.most} states a workload", flush=True)
     with open_yard(a.base) as yard, small():
-        for use in a.use or USES:
+        for use in a.use:
             for fault, each in _parts(yard, use, a):
                 tried = Tried()
                 for one in each:
@@ -53,6 +58,17 @@ def main() -> int:
                 _tell(use, fault, tried)
                 failed += len(tried.failures)
     return 1 if failed else 0
+
+
+def _side_by_side(seed: int) -> int:
+    """Each use in a process of its own, as many at a time as there are cores."""
+
+    def run(use: str) -> int:
+        command = [sys.executable, "-m", "tests.kit.campaign", *sys.argv[1:], "--seed", str(seed), "--use", use]
+        return subprocess.run(command, check=False).returncode
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return max(pool.map(run, USES))
 
 
 Case = Callable[[], Tried]

@@ -45,7 +45,7 @@ def replay(use: str, ops: Sequence[str], seed: int, most: int) -> str:
 def record(use: type[Use], ops: Sequence[str], top: Path) -> list[Moment]:
     """The moments of a workload, from before the log is made to after it is closed."""
     made = use(top / "log")
-    with recorded(top, made.now) as recording:
+    with recorded(top, made.now, stores=True) as recording:
         made.open()
         recording.moment("open")
         for op in ops:
@@ -100,7 +100,7 @@ def _cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random,
     tried = Tried()
     top = crash.lay(yard.keep())
     try:
-        with recorded(top) as recording:
+        with recorded(top, stores=True) as recording:
             kind.recover(top / "log")
     except Exception as error:
         return Tried(1, failures=[f"{kind.name}: {crash}: {type(error).__name__}: {error}\nagain with: {again}"])

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.kit.driver import try_workload, workloads
+from tests.kit.driver import record, try_workload, workloads
 from tests.kit.uses import USES
 from tests.queue.crash import NATIVE, Yard
 
@@ -39,6 +39,14 @@ def test_some_states_of_a_long_workload(yard: Yard, use: str) -> None:
     tried = try_workload(yard, use, USES[use].long, SEED, 20 if NATIVE else 10, during_recovery=1)
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 100
+
+
+@pytest.mark.parametrize("use", ["queue", "channel", "sink"])
+def test_there_are_moments_between_stores_into_maps(yard: Yard, use: str) -> None:
+    """The head that commits an append is one store, and its publication another."""
+    moments = record(USES[use], USES[use].ops[:1], yard.keep())
+    seen = {moment.call.split(",")[0] for moment in moments if "before line" in moment.call}
+    assert {"_reference.py", "control.py"} <= seen, seen
 
 
 @pytest.mark.parametrize("use", ["queue", "sink"])

@@ -1,21 +1,28 @@
 """Recording storage: notes what a crash at each moment of a run may leave.
 
 After each call that changes a file, and before it for what was stored through a map meanwhile, it looks at the whole directory; so
-keep the logs in it small.
+keep the logs in it small. If asked to, it looks after each store into a map too: those of the reference kernel and of the engine are
+lines of Python, and it looks after each of them.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 from unittest import mock
 
+from penstock.kernel import _reference
+from penstock.storage import bulk, control, mapped, offsets, segment, span
 from penstock.testing.disk import Disk, Moment
 from penstock.testing.standing_in import CHANGING, Janitors, Real, standing_in
+
+_STORING: Final = {str(module.__file__) for module in (_reference, bulk, control, mapped, offsets, segment, span)}
 
 
 class Recording:
@@ -65,10 +72,28 @@ class Recording:
 
         return call
 
+    def _traced(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._after_line if frame.f_code.co_filename in _STORING else None
+
+    def _after_line(self, frame: FrameType, event: str, arg: Any) -> Any:
+        self.look(f"{Path(frame.f_code.co_filename).name}, before line {frame.f_lineno}")
+        return self._after_line
+
     @contextmanager
-    def _installed(self) -> Iterator[None]:
+    def _each_store(self) -> Iterator[None]:
+        before = sys.gettrace()
+        sys.settrace(self._traced)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+
+    @contextmanager
+    def _installed(self, *, stores: bool) -> Iterator[None]:
         try:
             with ExitStack() as stack:
+                if stores:
+                    stack.enter_context(self._each_store())
                 for name in ("fsync", "fdatasync"):  # what is asked of the system counts, whoever asks
                     stack.enter_context(mock.patch.object(os, name, self._called("sync", getattr(os, name))))
                 changing = [name for name in CHANGING if not name.startswith("sync")]
@@ -80,9 +105,10 @@ class Recording:
 
 
 @contextmanager
-def recorded(top: Path, note: Callable[[], object] = lambda: None) -> Iterator[Recording]:
-    """Record what is done below a directory, which is made if it is not there; what lies there is on the disk."""
+def recorded(top: Path, note: Callable[[], object] = lambda: None, *, stores: bool = False) -> Iterator[Recording]:
+    """Record what is done below a directory, which is made if it is not there; what lies there is on the disk. With `stores` also
+    between stores into maps, by this thread, for which no debugger or coverage tool may be at work."""
     top.mkdir(parents=True, exist_ok=True)
     recording = Recording(top, note)
-    with recording._installed():
+    with recording._installed(stores=stores):
         yield recording
