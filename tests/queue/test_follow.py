@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -211,3 +213,37 @@ def test_afollow_can_be_cancelled(path: Path) -> None:
             )
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "sleep",
+    [
+        "next(Queue(path).tailer().follow())",
+        "Channel(path).rx('worker').recv()",
+        "next(Topics(path).topic('t').tailer().follow())",
+        "held(Journal(path), lambda j: j.append(b'x').result())",
+        "held(Journal(path, buffer_bytes=10), lambda j: (j.append(b'x' * 9), j.append(b'y' * 9)))",
+    ],
+)
+def test_a_signal_that_another_thread_takes_ends_a_sleep_too(tmp_path: Path, sleep: str) -> None:
+    """As one does that comes in the moment before: it interrupts nothing, so whoever sleeps must look by itself."""
+    code = f"""
+import signal, sys, threading, warnings
+from penstock import Channel, Journal, Queue, Topics
+warnings.simplefilter("ignore")
+path = sys.argv[1]
+
+def held(journal, call):
+    with journal._log.locked():
+        call(journal)
+
+other = threading.Thread(target=threading.Event().wait, daemon=True)
+other.start()
+threading.Timer(0.5, signal.pthread_kill, (other.ident, signal.SIGINT)).start()
+try:
+    {sleep}
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    ran = subprocess.run([sys.executable, "-c", code, tmp_path / "log"], capture_output=True, text=True, timeout=30)
+    assert ran.stdout == "interrupted\n", ran.stderr

@@ -177,6 +177,7 @@ ROBUST = bool(PS_HAVE_ROBUST)
 cdef object _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
 cdef object _timedelta = _datetime.timedelta
 cdef uint64_t _DROP_BEHIND = 32 << 20
+cdef double _NAP_S = 1.0        # how long a reader sleeps before it looks for signals, if none has woken it
 cdef double _LOOK_S = 0.05      # how long `wait_any` sleeps before it looks for signals: another thread may have taken one
 
 
@@ -663,10 +664,9 @@ cdef class ControlPage:
                     return True
             else:
                 with nogil:
-                    rc = ps_bell_wait(self.c, bell, min(left, 3600.0) if timeout_s >= 0 else -1.0)
-                if rc == EINTR:
-                    PyErr_CheckSignals()
-                elif ps_bell_read(self.c) != bell:
+                    rc = ps_bell_wait(self.c, bell, min(left, _NAP_S) if timeout_s >= 0 else _NAP_S)
+                PyErr_CheckSignals()        # one that came before we slept, or to another thread, has interrupted nothing
+                if rc != EINTR and ps_bell_read(self.c) != bell:
                     return True
 
     def ring(self):

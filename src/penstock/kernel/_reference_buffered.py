@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _POINT: Final = struct.Struct("<QQ")  # of the index: sequence, byte in the file
 _MARK: Final = struct.Struct("=QQQ")
 _PERSIST_S: Final = 1.0  # the page is put on the disk so often at most
+_NAP_S: Final = 1.0  # how long somebody sleeps before it looks for signals, if none has woken it
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)  # what ends when somebody makes room
 _TURN, _POISON, _DURABLE = layout.TURN // 8, layout.POISON // 8, layout.DURABLE // 8
 
@@ -149,11 +150,12 @@ def _until(timeout_s: float | None) -> float:
 
 
 def _wait(condition: threading.Condition, until: float) -> bool:
-    """Wait for a change; False when the time is over."""
+    """Wait for a change, or to look for signals: one that came before it slept, or to another thread, has woken nobody. False when
+    the time is over."""
     left = until - time.monotonic()
     if left <= 0:
         return False
-    condition.wait(min(left, 3600.0))
+    condition.wait(min(left, _NAP_S))
     return True
 
 
@@ -245,7 +247,7 @@ class Buffered:
             return
         with self._progress:
             while self._writing:
-                self._progress.wait()
+                _wait(self._progress, math.inf)
             self._place = place
 
     # ---- appending ----
@@ -407,7 +409,7 @@ class Buffered:
             self._hurry()
             self._progress.notify_all()  # whoever waits for room waits in vain
             while self._thread is not None and not self._ended:  # a join that a signal ends forgets the thread
-                self._progress.wait()
+                _wait(self._progress, math.inf)
         if self._thread is not None:
             self._thread.join()
         pending, self._closing = self._closing, []
