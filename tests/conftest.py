@@ -2,6 +2,7 @@
 mutex and fallocate (PENSTOCK_PORTABLE=1); see the Makefile.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ pytest.register_assert_rewrite(
     "tests.topic.conftest",
     "tests.topic_crash.wreck",
 )
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> None:
+    """Ctrl-C is ignored by jobs in the background, and where a test before this one has left it so; processes that a test starts would
+    inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

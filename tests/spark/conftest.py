@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Channel, Journal, Queue, Topics
 from penstock.errors import JavaNotFound
-from penstock.spark import session
+from penstock.spark import register, session
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,13 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(str(error))
     yield made
     made.stop()
+
+
+@pytest.fixture(autouse=True)
+def active(request: pytest.FixtureRequest) -> None:
+    """Py4J may give this thread another one of the virtual machine's, where no session is active."""
+    if "spark" in request.fixturenames:
+        register(request.getfixturevalue("spark"))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock import Journal, Queue, Topics
+from penstock.spark import register
 from tests.spark.conftest import read, values
 
 
@@ -128,3 +130,15 @@ def test_what_dead_jobs_left_goes_a_day_later(spark: SparkSession, path: Path) -
     save(rows(spark, 3), path)
     assert [p.name for p in (path / ".staging").iterdir()] == ["batch-2"]
     assert values(read(spark, path)) == numbers(3)
+
+
+def test_a_thread_writes_once_the_source_is_registered_there(spark: SparkSession, path: Path) -> None:
+    frame = spark.createDataFrame([(b"x",)], "value binary")
+
+    def write() -> None:
+        register(spark)
+        frame.write.format("penstock").mode("append").save(str(path))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+    assert values(read(spark, path)) == [b"x"]

@@ -100,7 +100,10 @@ def _log_settings() -> str:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("penstock")` known to a session that runs already. New ones know it by themselves."""
+    """Make `format("penstock")` known to a session that runs already, and in a thread of yours. New sessions know it by themselves, in
+    the thread that made them: Spark looks for a sink in the session that is active in a thread, and in a new thread none is."""
     from penstock.spark.source import PenstockSource
 
     spark.dataSource.register(PenstockSource)
+    if (jvm := getattr(spark, "_jvm", None)) is not None:  # a Connect server sees to it itself
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)

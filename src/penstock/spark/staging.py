@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -100,13 +100,25 @@ class Attempt:
 
 def mapped(stack: ExitStack, path: str) -> Part:
     """What was staged at a path, while the stack lasts. It goes as it is appended: should that fail, it is staged again."""
-    frames = stack.enter_context(Path(path + ".frames").open("r+b"))  # noqa: SIM115
+    frames = stack.enter_context(_open(Path(path + ".frames")))
     times = Path(path + ".times")
     return Part(
         _map(stack, frames),
         _map(stack, stack.enter_context(times.open("rb"))) if times.exists() else None,
-        lambda start, length: files.give_back(frames.fileno(), start, length),
+        lambda start, length: _give_back(frames.fileno(), start, length),
     )
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("r+b")
+    except PermissionError:
+        return path.open("rb")  # workers of another user staged it
+
+
+def _give_back(fd: int, start: int, length: int) -> None:
+    with suppress(OSError):  # where that cannot be done it takes room until the commit is done
+        files.give_back(fd, start, length)
 
 
 def _map(stack: ExitStack, file: IO[bytes]) -> Buffer:
