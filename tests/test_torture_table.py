@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,19 @@ def test_every_campaign_takes_the_same_arguments(
     told = capfd.readouterr().out
     assert "failed, see above: tests.no_such_campaign\n" in told
     assert "sink" in told.splitlines()[-3]
+
+
+@pytest.mark.parametrize(
+    ("given", "kills"), [([], "250"), (["--part", "10"], "25"), (["--part", "1"], "3"), (["--kills", "7"], "7")]
+)
+def test_a_part_of_it(monkeypatch: pytest.MonkeyPatch, given: list[str], kills: str) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(torture_table, "CAMPAIGNS", {"tests.one": 250})
+    monkeypatch.setattr(subprocess, "run", run)
+    assert main(given) == 0
+    assert [command[2:] for command in ran] == [["tests.one", "--kills", kills]]
