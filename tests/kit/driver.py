@@ -82,7 +82,7 @@ def try_workload(
         if tried.failures and to_first:
             return tried
     for crash in rng.sample(crashes, min(during_recovery, len(crashes))):
-        tried.add(_cut_recovery(yard, kind, crash, rng, replay(use, ops, seed, most)))
+        tried.add(cut_recovery(yard, kind, crash, rng, replay(use, ops, seed, most)))
     return tried
 
 
@@ -95,7 +95,7 @@ def judge(yard: Yard, kind: type[Use], crash: Crash, note: Any, again: str, why:
     return Tried(1, records)
 
 
-def _cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random, again: str) -> Tried:
+def cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random, again: str) -> Tried:
     """The next open dies too, or the power goes again: what is left then must come to the same."""
     tried = Tried()
     top = crash.lay(yard.keep())

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from tests.kit.driver import record, try_workload, workloads
+from penstock.testing.crashes import kills
+from tests.kit.driver import Tried, cut_recovery, record, try_workload, workloads
 from tests.kit.uses import USES
 from tests.queue.crash import NATIVE, Yard
 
@@ -47,6 +48,19 @@ def test_there_are_moments_between_stores_into_maps(yard: Yard, use: str) -> Non
     moments = record(USES[use], USES[use].ops[:1], yard.keep())
     seen = {moment.call.split(",")[0] for moment in moments if "before line" in moment.call}
     assert {"_reference.py", "control.py"} <= seen, seen
+
+
+@pytest.mark.parametrize("use", ["queue", "channel"])
+def test_a_second_kill_while_an_append_is_taken_back(yard: Yard, use: str) -> None:
+    """At each store of the first operation, and at each of what is done about it."""
+    kind, rng = USES[use], random.Random(SEED)
+    moments = record(kind, kind.ops[:1], yard.keep())
+    first = [crash for crash in kills(moments).all if "_reference.py, before line" in crash.moment.call]
+    tried = Tried()
+    for crash in first:
+        tried.add(cut_recovery(yard, kind, crash, rng, f"pytest {__file__}"))
+    assert not tried.failures, tried.failures[0]
+    assert tried.cases > 100
 
 
 @pytest.mark.parametrize("use", ["queue", "sink"])

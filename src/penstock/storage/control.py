@@ -255,11 +255,16 @@ class Control:
         self.page.store(slot + layout.DIRTY_END, end)
 
     def settle(self, end: int, next_: int) -> None:
-        """Publish where the segment ends after an append that was cut short. Under a lock only."""
+        """Publish where the segment ends after an append that was cut short. Under a lock only.
+
+        What was announced goes from its end on: an end without records would be taken for an append that is whole and was not yet
+        published when its process died.
+        """
         slot = self._slot()
         self.page.store(slot + layout.NEXT, next_)
         self.page.store(slot + layout.END, end)
-        self.announce(end, next_)
+        self.page.store(slot + layout.DIRTY_END, end)
+        self.page.store(slot + layout.DIRTY_NEXT, next_)
 
     @property
     def allocated(self) -> tuple[int, int]:
