@@ -22,7 +22,7 @@ def test_what_was_promised_survives_a_power_cut() -> None:
 
 
 def test_what_was_promised_and_is_lost_is_noticed() -> None:
-    """A cut is one: what was only in memory is gone."""
-    result = one_round("ext4", [LIAR], cuts=2, seed=1)
-    assert len(result.failures) == 2
+    """A cut is one: what was only in memory is gone. (One that comes just when all was written finds nothing to lose.)"""
+    result = one_round("ext4", [LIAR], cuts=5, seed=1)
+    assert result.failures
     assert all("Broken: the end: " in failure for failure in result.failures), result.failures
