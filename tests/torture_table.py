@@ -21,7 +21,7 @@ CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a wor
     "tests.topic_crash.campaign": 2_000,
     "tests.channel_crash.campaign": 2_000,
     "tests.journal_crash.campaign": 2_000,
-    "tests.kit.campaign": 150,
+    "tests.kit.campaign": 50_000,
     "tests.power.campaign": 200,
     "tests.spark.campaign": 30,
 }

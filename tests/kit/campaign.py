@@ -1,5 +1,5 @@
-"""The long versions of the crash kit's tests: all workloads of three operations with all their states, random longer ones, and every
-call of every kind failing. Everything follows from the seed; a failure comes with the command that tries it again.
+"""The long versions of the crash kit's tests: all workloads of up to three operations with all their states, of those with very many a
+sample, random longer ones, and every call of every kind failing. Everything follows from the seed; a failure comes with the command that tries it again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _SHOWN = 3
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kit.campaign", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--most", "--kills", type=int, default=150, help="states of a workload; with more, so many by chance"
+        "--most", "--kills", type=int, default=20_000, help="states of a workload that are all looked at"
     )
+    parser.add_argument("--sample", type=int, default=300, help="of a workload with more, so many by chance")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, whatever is left")
     parser.add_argument("--base", type=Path, help="where to work (in memory, where that can be)")
@@ -45,7 +46,7 @@ def main() -> int:
         return _side_by_side(a.seed)
     until_s = time.monotonic() + 60 * a.minutes if a.minutes else float("inf")
     failed = 0
-    print(f"seed {a.seed}, at most {a.most} states a workload", flush=True)
+    print(f"seed {a.seed}, all states of a workload with up to {a.most}, else {a.sample}", flush=True)
     with open_yard(a.base) as yard, small():
         for use in a.use:
             for fault, each in _parts(yard, use, a):
@@ -53,7 +54,6 @@ def main() -> int:
                 for one in each:
                     tried.add(one())
                     if time.monotonic() > until_s:
-                        tried.complete = False
                         break
                 _tell(use, fault, tried)
                 failed += len(tried.failures)
@@ -78,25 +78,30 @@ def _parts(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[tuple[str, I
     """What is tried of a use, by fault."""
     if a.fault:
         yield a.fault, iter([lambda: try_fault(yard, use, Fault(a.fault, a.nth, a.for_good))])
-    elif a.ops:
-        ops = tuple(a.ops.split(","))
-        yield "crash", iter([lambda: try_workload(yard, use, ops, a.seed, a.most, during_recovery=1)])
+    elif a.ops is not None:
+        yield "crash", iter([lambda: _one(yard, use, tuple(filter(None, a.ops.split(","))), a, None)])
     else:
-        yield f"crash, {_OPS} operations", _short(yard, use, a)
+        yield f"crash, up to {_OPS} operations", _short(yard, use, a)
         yield "crash, many operations", _long(yard, use, a)
         for kind in KINDS:
             yield kind, _faults(yard, use, kind)
 
 
 def _short(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
-    """What lies before the first operation is the same for all: looked at once."""
-    for i, ops in enumerate(workloads(use, _OPS)):
-        yield lambda ops=ops, i=i: try_workload(yard, use, ops, a.seed, a.most, during_recovery=1, once_open=i > 0)  # type: ignore[misc]
+    """What lies before the last operation is looked at with the workload that ends there; what comes to the same, once."""
+    seen: set[bytes] = set()
+    for ops in workloads(use, _OPS):
+        yield lambda ops=ops: _one(yard, use, ops, a, seen)  # type: ignore[misc]
+
+
+def _one(yard: Yard, use: str, ops: tuple[str, ...], a: argparse.Namespace, seen: set[bytes] | None) -> Tried:
+    done = len(ops) - 1 if ops else None
+    return try_workload(yard, use, ops, a.seed, a.most, sample=a.sample, during_recovery=1, done=done, seen=seen)
 
 
 def _long(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     rng = random.Random(f"{a.seed} {use}")
-    for _ in range(max(1, a.most // 100)):
+    for _ in range(max(1, a.sample // 100)):
         ops = tuple(rng.choices(USES[use].ops, k=_LONG))
         yield lambda ops=ops: try_workload(yard, use, ops, a.seed, _LONG_STATES)  # type: ignore[misc]
 
@@ -107,7 +112,7 @@ def _faults(yard: Yard, use: str, kind: str) -> Iterator[Case]:
 
 
 def _tell(use: str, fault: str, tried: Tried) -> None:
-    how = "" if tried.complete else ", some of them by chance"
+    how = f", of {tried.whole} of {tried.workloads} workloads every state" if tried.workloads else ""
     print(f"{use}, {fault}: {tried.cases} cases{how}, {len(tried.failures)} failures", flush=True)
     for told in tried.failures[:_SHOWN]:
         print(told, flush=True)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from penstock.testing.crashes import Crash, kills, power_cuts
 from penstock.testing.disk import Boot, Moment
 from penstock.testing.recording import recorded
 from tests.kit.uses import USES, Use
 from tests.queue.crash import Yard
+
+_NOW_NS = 1_790_000_000 * 10**9  # the same for all: what comes to the same bytes is looked at once
 
 
 @dataclass
@@ -22,38 +27,43 @@ class Tried:
 
     cases: int = 0
     records: int = 0
-    complete: bool = True  # every state there is was among them
+    workloads: int = 0
+    whole: int = 0  # of so many of them every state there is was among the cases
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Tried) -> None:
         self.cases += other.cases
         self.records += other.records
-        self.complete &= other.complete
+        self.workloads += other.workloads
+        self.whole += other.whole
         self.failures += other.failures
 
 
 def workloads(use: str, longest: int) -> Iterator[tuple[str, ...]]:
-    """All of up to so many operations. A shorter one is the beginning of a longer one, so the longest are enough."""
-    yield from itertools.product(USES[use].ops, repeat=longest)
+    """All of up to so many operations, the shorter ones first."""
+    for length in range(longest + 1):
+        yield from itertools.product(USES[use].ops, repeat=length)
 
 
-def replay(use: str, ops: Sequence[str], seed: int, most: int) -> str:
+def replay(use: str, ops: Sequence[str], seed: int, most: int, sample: int) -> str:
     """The command that tries a workload again."""
-    return f"python -m tests.kit.campaign --use {use} --ops {','.join(ops)} --seed {seed} --most {most}"
+    return f"python -m tests.kit.campaign --use {use} --ops '{','.join(ops)}' --seed {seed} --most {most} --sample {sample}"
 
 
-def record(use: type[Use], ops: Sequence[str], top: Path) -> list[Moment]:
-    """The moments of a workload, from before the log is made to after it is closed."""
+def record(use: type[Use], ops: Sequence[str], top: Path, done: int | None = None) -> list[Moment]:
+    """The moments of a workload, from before the log is made, or from when so many operations are done, to after it is closed."""
     made = use(top / "log")
-    with recorded(top, made.now, stores=True) as recording:
+    with mock.patch.object(time, "time_ns", lambda: _NOW_NS), recorded(top, made.now, stores=True) as recording:
         made.open()
         recording.moment("open")
+        marks = [len(recording.moments) - 1]
         for op in ops:
             made.do(op)
             recording.moment(op)
+            marks.append(len(recording.moments) - 1)
         made.close()
         recording.moment("close")
-    return recording.moments
+    return recording.moments if done is None else recording.moments[marks[done] :]
 
 
 def try_workload(
@@ -63,27 +73,39 @@ def try_workload(
     seed: int,
     most: int,
     *,
+    sample: int | None = None,
     during_recovery: int = 0,
-    once_open: bool = False,
+    done: int | None = None,
+    seen: set[bytes] | None = None,
     to_first: bool = False,
     lengths_in_order: bool = True,
 ) -> Tried:
-    """Every crash of a workload, if there are no more than `most` states to look at; else so many. Of `during_recovery` of them the
-    recovery is cut too, at each of its moments. `once_open` leaves out the making of the log; `to_first` ends with a failure."""
+    """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many. Of
+    `during_recovery` of them the recovery is cut too, at each of its moments. What comes before so many operations are `done`
+    is left out, and what was `seen` before; `to_first` ends with a failure."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {ops}")
-    moments = record(kind, ops, yard.keep())
-    if once_open:
-        moments = moments[next(i for i, m in enumerate(moments) if m.call == "open") :]
-    found = power_cuts(moments, rng, most, lengths_in_order=lengths_in_order)
+    moments = record(kind, ops, yard.keep(), done)
+    found = power_cuts(moments, rng, most, sample=sample, lengths_in_order=lengths_in_order)
     crashes = [*kills(moments).all, *found.all]
-    tried = Tried(complete=found.complete)
+    if seen is not None:
+        crashes = [crash for crash in crashes if _is_new(crash, kind, seen)]
+    again = replay(use, ops, seed, most, sample or most)
+    tried = Tried(workloads=1, whole=int(found.complete))
     for crash in crashes:
-        tried.add(judge(yard, kind, crash, crash.moment.note, replay(use, ops, seed, most)))
+        tried.add(judge(yard, kind, crash, crash.moment.note, again))
         if tried.failures and to_first:
             return tried
     for crash in rng.sample(crashes, min(during_recovery, len(crashes))):
-        tried.add(cut_recovery(yard, kind, crash, rng, replay(use, ops, seed, most)))
+        tried.add(cut_recovery(yard, kind, crash, rng, again))
     return tried
+
+
+def _is_new(crash: Crash, kind: type[Use], seen: set[bytes]) -> bool:
+    """Whether neither this state was seen before, nor with what had been promised."""
+    key = blake2b(repr(kind.promised(crash.moment.note)).encode(), key=crash.digest(), digest_size=16).digest()
+    new = key not in seen
+    seen.add(key)
+    return new
 
 
 def judge(yard: Yard, kind: type[Use], crash: Crash, note: Any, again: str, why: str = "") -> Tried:

@@ -79,7 +79,7 @@ def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
     """Until something is found."""
     found = Tried()
     for ops in workloads:
-        found.add(try_workload(yard, use, ops, SEED, 400, once_open=True, to_first=True))
+        found.add(try_workload(yard, use, ops, SEED, 400, done=0, to_first=True))
         if found.failures:
             break
     return found

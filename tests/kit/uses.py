@@ -112,6 +112,11 @@ class Use(ABC):
     def judge(cls, path: Path, told: Any, boot: Boot) -> int:
         """Raises Broken; how many records were checked."""
 
+    @classmethod
+    def promised(cls, told: Any) -> object:
+        """What was, with a `repr` that is the same for what is the same."""
+        return told
+
 
 # ---- logs of records, with a named reader ----
 
@@ -440,6 +445,13 @@ class ChannelUse(Use):
             raise Broken(str(error) or traceback.extract_tb(error.__traceback__)[-1].line) from error
         return len(told.sent)
 
+    @classmethod
+    def promised(cls, told: Story) -> object:
+        readers = [
+            (name, r.ack, sorted(r.done), sorted(r.doing), r.making, r.forgetting) for name, r in told.readers.items()
+        ]
+        return told.sent, told.sending, sorted(told.ends), readers, told.retired, told.gaps
+
 
 # ---- the journal ----
 
@@ -552,6 +564,92 @@ class JournalUse(Use):
         return len(found)
 
 
+# ---- named readers ----
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where two readers stand, None for one that there is not."""
+
+    now: tuple[int | None, int | None] = (None, None)
+    doing: tuple[int, int | None] | None = None  # which one is going where
+    may: tuple[frozenset[int | None], frozenset[int | None]] = (
+        frozenset({None}),
+    ) * 2  # where a power cut may leave them
+
+
+class CursorsUse(Use):
+    name = "cursors"
+    ops = ("ahead", "back", "forget", "other", "reopen")
+    long = ("ahead", "other", "ahead", "forget", "back", "other", "reopen", "ahead", "forget", "ahead")
+    _names: ClassVar = ("ada", "bob")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._told = Places()
+
+    def now(self) -> Places:
+        return self._told
+
+    def open(self) -> None:
+        self.q = Queue(self.path, file_size=FILE_SIZE, index_interval=INTERVAL)
+        try:
+            if not self.q.next_sequence:
+                self.q.append_batch([payload(i, 20) for i in range(4)])
+                self.q.sync()
+        except BaseException:
+            with suppress(PenstockError, OSError):
+                self.q.close()
+            raise
+
+    def close(self) -> None:
+        self.q.close()
+
+    def _going(self, who: int, to: int | None, act: Callable[[], None]) -> None:
+        may = tuple(m | {to} if i == who else m for i, m in enumerate(self._told.may))
+        self._told = replace(self._told, doing=(who, to), may=may)
+        act()
+        self._told = Places(tuple(to if i == who else p for i, p in enumerate(self._told.now)), None, may)  # type: ignore[arg-type]
+
+    def _commit(self, who: int, by: int) -> None:
+        if self._told.now[who] is None:  # made by the tailer, at the oldest record
+            self._going(who, 0, lambda: self.q.tailer(self._names[who]).close())
+        with self.q.tailer(self._names[who]) as tailer:
+            place = min(max(0, tailer.position + by), self.q.next_sequence)
+            tailer.seek(place)
+            self._going(who, place, tailer.commit)
+
+    def ahead(self) -> None:
+        self._commit(0, 3)
+
+    def back(self) -> None:
+        self._commit(0, -1)
+
+    def other(self) -> None:
+        self._commit(1, 1)
+
+    def forget(self) -> None:
+        if self._told.now[0] is not None:
+            self._going(0, None, lambda: self.q.forget(self._names[0]))
+
+    @classmethod
+    def judge(cls, path: Path, told: Places, boot: Boot) -> int:
+        with Queue(path, file_size=FILE_SIZE, index_interval=INTERVAL) as q:
+            end, places = q.next_sequence, q.cursors()
+            for who, name in enumerate(cls._names):
+                may = set(told.may[who]) if boot == "new" else {told.now[who]}
+                if told.doing and told.doing[0] == who:
+                    may.add(told.doing[1])
+                place = places.get(name)
+                must(place in may, "a reader stands where it was committed", name, place, may)
+                with q.tailer(name) as tailer:
+                    must(len(list(tailer)) == end - (place or 0), "and reads on from there", name, place)
+                    tailer.commit()
+        with Queue(path, file_size=FILE_SIZE, index_interval=INTERVAL) as q:
+            must(q.cursors() == dict.fromkeys(cls._names, end), "and goes on", q.cursors())
+        return end
+
+
 # ---- the commit of a sink, which comes again until it was told that it is done ----
 
 
@@ -623,4 +721,6 @@ class SinkUse(Use):
             return [m.payload for m in tailer if m.payload != b"other"]
 
 
-USES: dict[str, type[Use]] = {use.name: use for use in (QueueUse, ChannelUse, JournalUse, TopicUse, SinkUse)}
+USES: dict[str, type[Use]] = {
+    use.name: use for use in (QueueUse, ChannelUse, JournalUse, TopicUse, CursorsUse, SinkUse)
+}

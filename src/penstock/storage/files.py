@@ -324,10 +324,12 @@ def copy_range(source: Path, start: int, end: int, target: Path) -> None:
 
 def walk(top: Path) -> Iterator[str]:
     """Paths of all files below `top`, relative to it, with `/` between the parts."""
+    above = len(os.fspath(top))
     for directory, names, found in os.walk(top):
         names.sort()
+        within = directory[above:].replace(os.sep, "/").lstrip("/")
         for name in sorted(found):
-            yield (Path(directory) / name).relative_to(top).as_posix()
+            yield f"{within}/{name}" if within else name
 
 
 def walk_below(top: Path, place: Path) -> Iterator[str]:

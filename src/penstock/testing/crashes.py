@@ -25,6 +25,10 @@ class Crash:
         """Write down what it leaves."""
         return self.state.lay(top, self.boot)
 
+    def digest(self) -> bytes:
+        """The same for crashes that leave the same, if the machine went down with both or with neither."""
+        return self.state.digest(self.boot)
+
     def __str__(self) -> str:
         how = "a power cut" if self.boot == "new" else "a kill"
         return f"{how} at moment {self.moment.number} (after {self.moment.call})"
@@ -52,22 +56,24 @@ def power_cuts(
     rng: random.Random,
     most: int,
     *,
+    sample: int | None = None,
     names_in_order: bool = True,
     lengths_in_order: bool = True,
 ) -> Crashes:
-    """Every state that a power cut may leave, if that takes a look at no more than `most`; else so many, by chance. What was
-    synced and nothing else, and everything, are always among them. See `disk` for the two orders."""
+    """Every state that a power cut may leave, if that takes a look at no more than `most`; else `sample` of them, or as many as
+    that, by chance. What was synced and nothing else, and everything, are always among them. See `disk` for the two orders."""
     moments = [moment.with_orders(names=names_in_order, lengths=lengths_in_order) for moment in moments]
+    told_apart = [moment.told_apart() for moment in moments]
     latest: dict[Hashable, Crash] = {}
-    share = max(1, most // len(moments))
+    share = max(1, (sample or most) // len(moments))
     total = 0
-    for moment in moments:
+    for moment in told_apart:
         total += moment.count(most)
         if total > most:
             break
-    for moment in moments:
+    for moment, apart in zip(moments, told_apart, strict=True):
         states = [moment.least(), moment.now()]
-        states += moment.all() if total <= most else (moment.some(rng, rng.choice((512, 4096))) for _ in range(share))
+        states += apart.all() if total <= most else (moment.some(rng, rng.choice((512, 4096))) for _ in range(share))
         for state in states:
             latest[_key(state)] = Crash(moment, state, "new")
     return Crashes(tuple(latest.values()), total <= most)

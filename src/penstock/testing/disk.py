@@ -16,14 +16,19 @@ import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, TypeVar
 
 from penstock.storage import files
 
 SECTOR: Final = 512
-_BOOT_AT, _PLACE_AT = 16, 32  # in a control page: boot id; device and inode
+_PAGE: Final = ".lock"  # a control page: its first sector counts in its own boot, the others after that, too
+_BOOT_AT, _PLACE_AT = 16, 32  # in it: boot id; device and inode
 
+_OFTEN: Final = 0.93
+
+T = TypeVar("T")
 Boot = Literal["same", "new"]
 Names = dict[str, int]  # of a directory, and which file or directory (by inode) each is
 
@@ -45,9 +50,24 @@ class State(dict[str, bytes]):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 made.add(path.parent)
             path.write_bytes(data)
-            if path.name == ".lock" and len(data) >= _PLACE_AT + 16:
+            if _is_page(name, data):
                 settle_page(path, boot)
         return top
+
+    def digest(self, boot: Boot) -> bytes:
+        """Equal for states that are the same when written down."""
+        digest = blake2b(repr(sorted(self.directories)).encode(), digest_size=16)
+        for name, data in sorted(self.items()):
+            if _is_page(name, data):
+                data = data[:_PLACE_AT] + bytes(16) + data[_PLACE_AT + 16 :]
+                data = data[:_BOOT_AT] + bytes(16) + data[_BOOT_AT + 16 :] if boot == "new" else data
+            digest.update(f"{boot} {name} {len(data)} ".encode())
+            digest.update(data)
+        return digest.digest()
+
+
+def _is_page(name: str, data: bytes) -> bool:
+    return name.rpartition("/")[2] == _PAGE and len(data) >= _PLACE_AT + 16
 
 
 def settle_page(path: Path, boot: Boot) -> None:
@@ -59,6 +79,22 @@ def settle_page(path: Path, boot: Boot) -> None:
         if boot == "new":
             page.seek(_BOOT_AT)
             page.write(bytes(16))
+
+
+class Pick(Protocol):
+    """Chooses one of what something was, in order."""
+
+    def __call__(self, versions: Sequence[T], /) -> T: ...
+
+
+def _picking(rng: random.Random) -> Pick:
+    """Any; or mostly the oldest, or mostly the newest: a crash that loses little of much, or keeps little, is rare by chance."""
+    often = rng.choice((None, 0, -1))
+
+    def pick(versions: Sequence[T], /) -> T:
+        return versions[often] if often is not None and rng.random() < _OFTEN else rng.choice(versions)
+
+    return pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +131,12 @@ class Versions:
             grown[len(content)] = len(self.now), content[len(self.now) :]
         return Versions(self.synced, content, sizes, sectors, grown, self.in_order)
 
+    def ends_of(self, sector: int) -> Versions:
+        """With the oldest and the newest version of a sector only."""
+        versions = self.sectors.get(sector, ())
+        few = {sector: tuple(dict.fromkeys((versions[0], versions[-1])))} if versions else {}
+        return replace(self, sectors={**self.sectors, **few})
+
     @property
     def count(self) -> int:
         """How many contents there may be, equal ones counted more than once."""
@@ -109,14 +151,14 @@ class Versions:
             for chosen in itertools.product(*within.values()):
                 yield self._put(size, dict(zip(within, chosen, strict=True)))
 
-    def some(self, rng: random.Random, page: int = SECTOR) -> bytes:
+    def some(self, pick: Pick, page: int = SECTOR) -> bytes:
         """One of them; torn only at multiples of `page`."""
-        size = rng.choice(self.sizes)
+        size = pick(self.sizes)
         within = self._within(size)
         if page == SECTOR:
-            return self._put(size, {i: rng.choice(versions) for i, versions in within.items()})
-        kept = {i * SECTOR // page for i in within if rng.random() < 0.5}
-        return self._put(size, {i: v[-1 if i * SECTOR // page in kept else 0] for i, v in within.items()})
+            return self._put(size, {i: pick(versions) for i, versions in within.items()})
+        kept = {at: pick((0, -1)) for at in {i * SECTOR // page for i in within}}
+        return self._put(size, {i: v[kept[i * SECTOR // page]] for i, v in within.items()})
 
     def _put(self, size: int, chosen: dict[int, bytes]) -> bytes:
         out = bytearray(self.synced[:size].ljust(size, b"\0"))
@@ -166,10 +208,21 @@ class Moment:
         files = self.files if lengths else {i: replace(v, in_order=False) for i, v in self.files.items()}
         return replace(self, files=files, in_order=names)
 
+    def told_apart(self) -> Moment:
+        """The same without versions that a power cut makes equal: of what a control page holds for its own boot, the oldest and
+        the newest stand for all."""
+        changed = (names for change in self.changes for names in change.names.values())
+        pages = {names.get(_PAGE) for names in (*self.synced.values(), *changed)}
+        return replace(self, files={i: v.ends_of(0) if i in pages else v for i, v in self.files.items()})
+
     def now(self) -> State:
         """Everything as it is: what a kill leaves."""
         tree = self._tree(self.changes)
         return self._state(tree, {inode: self.files[inode].now for inode in self._reached(tree).values()})
+
+    def contents(self) -> Iterator[tuple[str, Versions]]:
+        """Of each file, as it is named now, what may be on the disk."""
+        return ((path, self.files[inode]) for path, inode in self._reached(self._tree(self.changes)).items())
 
     def least(self) -> State:
         """What was synced, and nothing else."""
@@ -178,13 +231,13 @@ class Moment:
 
     def some(self, rng: random.Random, page: int = SECTOR) -> State:
         """One of the states, by chance."""
+        pick = _picking(rng)
         if self.in_order:
-            kept = [change for group in self._groups() for change in group[: rng.randint(0, len(group))]]
+            kept = [change for group in self._groups() for change in group[: pick(range(len(group) + 1))]]
         else:
-            share = rng.choice((0.1, 0.5, 0.9))
-            kept = [change for change in self.changes if rng.random() < share]
+            kept = [change for change in self.changes if pick((False, True))]
         tree = self._tree(kept)
-        return self._state(tree, {i: self.files[i].some(rng, page) for i in self._reached(tree).values()})
+        return self._state(tree, {i: self.files[i].some(pick, page) for i in self._reached(tree).values()})
 
     def count(self, most: int) -> int:
         """How many states there are, equal ones counted more than once; if more than `most`, some number above that."""
