@@ -6,7 +6,6 @@ removed and those still needed compressed, in the background. Everything else is
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import threading
@@ -34,6 +33,7 @@ from penstock.options import (
     Roll,
 )
 from penstock.storage import files
+from penstock.storage.aside import aside
 from penstock.storage.closable import AsyncClosable, Closable
 from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothing
 from penstock.storage.holder import Holder
@@ -199,7 +199,7 @@ class Receiver(Closable, Generic[T]):
             try:
                 found = await self._synced() if self._durable and not self._group.acks else self._next()
                 if found is NOTHING:
-                    await asyncio.to_thread(self._group.wait, _NAP_S)
+                    await aside(self._group.wait, _NAP_S)
                     continue
             except LogClosed:
                 return
@@ -212,7 +212,7 @@ class Receiver(Closable, Generic[T]):
         if got is None:
             return NOTHING
         try:
-            await asyncio.to_thread(self._channel._sync_offsets)
+            await aside(self._channel._sync_offsets)
         except BaseException:
             self._group.unreceive([got[0]])
             raise

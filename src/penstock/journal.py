@@ -6,7 +6,6 @@ Every open begins a session of its own; what earlier ones left is set aside (`st
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import warnings
@@ -25,6 +24,7 @@ from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_RECOR
 from penstock.kernel import Buffer, Record
 from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
 from penstock.storage import sessions
+from penstock.storage.aside import aside
 from penstock.storage.buffered import Buffered, Buffering
 from penstock.storage.closable import AsyncClosable
 from penstock.storage.damage import Loss
@@ -561,10 +561,10 @@ class Recovered:
     async def __aiter__(self) -> AsyncIterator[Record]:
         self._journal.losses = losses = list[Loss]()
         walk = self._journal._walk(self._on_corrupt, losses)
-        while (records := await asyncio.to_thread(next, walk, None)) is not None:
+        while (records := await aside(next, walk, None)) is not None:
             for record in records:
                 yield record
-        await asyncio.to_thread(self._journal._finish_walk)
+        await aside(self._journal._finish_walk)
 
 
 def _no_settings(settings: Settings) -> Settings:

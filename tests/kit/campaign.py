@@ -25,6 +25,7 @@ _OPS = 3
 _LONG = 20  # operations of a random workload
 _LONG_STATES = 200
 _SHOWN = 3
+_TELL_S = 30
 
 
 def main() -> int:
@@ -50,9 +51,12 @@ def main() -> int:
     with open_yard(a.base) as yard, small():
         for use in a.use:
             for fault, each in _parts(yard, use, a):
-                tried = Tried()
+                tried, told_s = Tried(), time.monotonic()
                 for one in each:
                     tried.add(one())
+                    if time.monotonic() - told_s > _TELL_S:
+                        told_s = time.monotonic()
+                        print(f"{use}, {fault}: {tried.cases} cases so far, {len(tried.failures)} failures", flush=True)
                     if time.monotonic() > until_s:
                         break
                 _tell(use, fault, tried)

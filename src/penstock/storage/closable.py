@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 from typing import Self
+
+from penstock.storage.aside import aside
 
 
 class Closable:
@@ -27,7 +28,7 @@ class AsyncClosable(Closable):
 
     async def aclose(self) -> None:
         """`close()` without blocking the event loop."""
-        await asyncio.to_thread(self.close)
+        await aside(self.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,13 +6,15 @@ records at once, so one wake-up of an event loop serves them all.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock import kernel
 from penstock.storage.buffered import Buffered
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Bell:
@@ -29,6 +31,8 @@ class Bell:
 
     def future(self, batch: kernel.Batch) -> asyncio.Future[Any]:
         """Done when the batch is, whatever became of it."""
+        import asyncio  # whoever awaits has it; nobody else needs it
+
         loop = asyncio.get_running_loop()
         with self._lock:
             future: asyncio.Future[None] = loop.create_future()

@@ -5,7 +5,6 @@ What `Queue.tailer` gives. One per thread; it holds no lock, and only the file i
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from penstock.errors import PenstockError, RecordGone
 from penstock.kernel import Message
 from penstock.storage.arrow import read_arrow
+from penstock.storage.aside import aside
 from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.log import Log
@@ -155,7 +155,7 @@ class Tailer(Closable):
         while True:
             message = self._reader.records.read()
             if message is None:
-                await asyncio.to_thread(self._reader.wait, _ASYNC_NAP_S)
+                await aside(self._reader.wait, _ASYNC_NAP_S)
             else:
                 yield message
 

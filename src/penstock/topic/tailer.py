@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import operator
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
+from penstock.storage.aside import aside
 from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.merged import Merged
@@ -101,7 +101,7 @@ class TopicTailer(Closable):
         while True:
             message = self.read()
             if message is None:
-                await asyncio.to_thread(self._merged.wait, _ASYNC_NAP_S)
+                await aside(self._merged.wait, _ASYNC_NAP_S)
             else:
                 yield message
 
