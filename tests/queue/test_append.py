@@ -18,6 +18,7 @@ import pytest
 
 from penstock import Flush, InvalidPayload, LogClosed, PayloadTypeError, Queue, Roll
 from penstock.kernel import NAME
+from penstock.kernel.spec import SPACE
 from tests.support import until
 
 SLOW = NAME == "reference"
@@ -445,3 +446,15 @@ def test_an_unclosed_queue_warns_and_loses_nothing(path: Path) -> None:
     with Queue(path) as q:
         assert q.recovery.clean
         assert payloads(q) == [b"a"]
+
+
+def test_what_has_to_make_room_while_it_is_closed_is_refused(path: Path) -> None:
+    """It would stand on a segment again that the close has sealed already."""
+    q = Queue(path)
+    q.append(b"a")
+    log = q._open_log()
+    log._closing = True
+    for late in (lambda: log.mapped._slow(SPACE, 100, 1), log.roll_now):
+        with pytest.raises(LogClosed, match="is being closed"):
+            late()
+    q.close()

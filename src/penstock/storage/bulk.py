@@ -323,6 +323,7 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
     """As the thread that writes does it. A segment that is empty takes a batch of any size."""
     need, count = frames.bytes, frames.count
     with log.locked() as control:
+        log.check_not_closing()
         if control.poison:
             raise SyncFailed(log.path, control.poison)
         now = control.active()

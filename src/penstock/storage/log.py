@@ -330,6 +330,7 @@ class Log:
     def roll_now(self) -> None:
         """Go on to a new segment, unless the active one is empty."""
         with self.locked() as control:
+            self.check_not_closing()
             now = control.active()
             if now.next > now.base and self.writing is not None:
                 self.writing.go_on(control, now)

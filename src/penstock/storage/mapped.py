@@ -140,6 +140,7 @@ class Mapped:
         """Allocate what an append needs, and some more. Only under the grow lock: zeros that came late would wipe records."""
         with self.growing:
             with self._log.locked():  # the three must speak of one segment: zeros in another one would wipe records
+                self._log.check_not_closing()
                 seg, now, have = self.segment, control.active(), control.allocated
                 if seg is None or self._turn != now.turn:
                     self._attach(control, now)
