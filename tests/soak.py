@@ -10,7 +10,6 @@ what it reads, too: records come in order, and none is missing.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import random
 import shutil
@@ -172,7 +171,6 @@ def work(use: str, top: Path) -> None:
 
 
 def _sample(latencies_us: list[float], top: Path) -> dict[str, float]:
-    gc.collect()  # a closed log lets go of its page when the collector comes by: that is no growth
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     cuts = statistics.quantiles(latencies_us, n=100) if len(latencies_us) > 1 else latencies_us * 99
     return {

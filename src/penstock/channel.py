@@ -13,6 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, cast
@@ -48,6 +49,7 @@ from penstock.storage.recovery import Recovery
 from penstock.storage.settings import Settings, settle
 from penstock.storage.shrink import clear_leftovers, clear_orphans, compress_sealed
 from penstock.storage.span import guard_sync
+from penstock.storage.weakly import weakly
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -312,6 +314,7 @@ class Channel(AsyncClosable, Generic[T]):
         self._decode: Decode[T] | None = None if self._plain else self.codec.decode
         self._groups: dict[str, Group] = {}
         self._unnamed: weakref.WeakSet[Group] = weakref.WeakSet()
+        self._senders: weakref.WeakSet[Sender[T]] = weakref.WeakSet()
         self._lock = threading.Lock()  # who has which name; before a group's
         self._look_at = NEVER  # a receiver that passes this may leave a segment behind that nobody needs
         self._read_only = read_only
@@ -328,7 +331,7 @@ class Channel(AsyncClosable, Generic[T]):
 
     def _open(self, segment_bytes: int) -> None:
         settings = settle(self.path, fmt, {}, {"index_interval": INDEX_INTERVAL}, _checked, read_only=self._read_only)
-        janitor = Janitor(Flush.none(), _tidier(weakref.WeakMethod(self._tidy)))
+        janitor = Janitor(Flush.none(), weakly(self._tidy))
         mirror: memoryview | None = None
         if not self._read_only:
             self._holder = Holder(self.path, fmt.NAME)
@@ -384,7 +387,9 @@ class Channel(AsyncClosable, Generic[T]):
     def tx(self) -> Sender[T]:
         """A sender."""
         self._open_log().appender()
-        return Sender(self)
+        sender = Sender(self)
+        self._senders.add(sender)
+        return sender
 
     def rx(self, name: str | None = None, *, ack: bool = False, shared: bool = False) -> Receiver[T]:
         """A receiver. A new one starts at the earliest message.
@@ -446,10 +451,10 @@ class Channel(AsyncClosable, Generic[T]):
             slot,
             offsets,
             log.cursors,
-            sync_offset=self._sync_offsets if self.crash_consistent else None,
-            sync_names=self._sync_names if self.crash_consistent else None,
+            sync_offset=weakly(self._sync_offsets) if self.crash_consistent else None,
+            sync_names=weakly(self._sync_names) if self.crash_consistent else None,
         )
-        group = Group(log, self._places, done, kept, acks=ack, on_reached=self._look_again)
+        group = Group(log, self._places, done, kept, acks=ack, on_reached=weakly(self._look_again))
         group.watch(self._look_at)
         return group
 
@@ -512,6 +517,9 @@ class Channel(AsyncClosable, Generic[T]):
         log = self._open_log()
         encode = cast("Callable[[T], Buffer]", _as_it_is) if self._plain else self.codec.encode
         return log.appender().append, encode
+
+    def _refuse(self, payload: Buffer) -> int:
+        raise LogClosed(f"{self._open_log().path}: this channel was closed; open it again")
 
     def _make_durable(self, next_: int, timeout_s: float | None) -> None:
         log, offsets = self._open_log(), self._offsets
@@ -611,6 +619,9 @@ class Channel(AsyncClosable, Generic[T]):
             for held in (self._offsets, self._holder):
                 if held is not None:
                     held.close()
+            with suppress(KeyError):  # one by one: another thread may add to them
+                while True:
+                    self._senders.pop()._append = self._refuse  # what it had is the kernel's, which holds the page
 
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:
@@ -619,17 +630,6 @@ class Channel(AsyncClosable, Generic[T]):
 
     def __repr__(self) -> str:
         return f"Channel({str(self.path)!r}{', closed' if self.closed else ''})"
-
-
-def _tidier(tidy: weakref.WeakMethod[Callable[[Log], None]]) -> Callable[[Log], None]:
-    """For the background thread, which must not keep a forgotten channel alive."""
-
-    def call(log: Log) -> None:
-        method = tidy()
-        if method is not None:
-            method(log)
-
-    return call
 
 
 def _as_it_is(data: Any) -> Any:

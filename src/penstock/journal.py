@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -25,7 +24,7 @@ from penstock.kernel import Buffer, Record
 from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
 from penstock.storage import sessions
 from penstock.storage.aside import aside
-from penstock.storage.buffered import Buffered, Buffering
+from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
 from penstock.storage.damage import Loss
 from penstock.storage.directory import First, is_full
@@ -37,6 +36,7 @@ from penstock.storage.promise import Bell, Promise
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.session import CHECKPOINT_BYTES, Session
 from penstock.storage.settings import Settings, settle
+from penstock.storage.weakly import weakly
 
 _MAX_PAYLOAD_BYTES: Final = MAX_RECORD_BYTES - fmt.SPEC.overhead
 _MANY: Final = 1 << 62
@@ -141,7 +141,7 @@ class Journal(AsyncClosable):
             self._checked, self._current = state  # when all that is on its way has arrived
             self._recovered_to = state.current  # groups up to here are of earlier sessions
             self._walked = not self._sessions
-            self._janitor = Janitor(Flush.none(), _tidier(weakref.WeakMethod(self._tidy)))
+            self._janitor = Janitor(Flush.none(), weakly(self._tidy))
             beginning = _Beginning(state)
             self._log = Log(
                 self.path,
@@ -163,7 +163,8 @@ class Journal(AsyncClosable):
             if is_full(error) and not isinstance(error, PenstockError):
                 raise DiskFull(self.path, 0) from error
             raise
-        self._path = beginning.path = self._log.buffered
+        self._path = self._log.buffered
+        beginning.appends = self._path.appends
         self._bell = Bell(self._path)
         self._append = self._path.appends.append
         self._janitor.serve(self._log)
@@ -525,22 +526,11 @@ class _Beginning:
 
     def __init__(self, first: Checkpoints) -> None:
         self._first = fmt.pack_checkpoints(*first)
-        self.path: Buffered | None = None
+        self.appends: kernel.Buffered | None = None
 
     def __call__(self) -> bytes:
-        state = self.path.appends.state if self.path is not None else b""
+        state = self.appends.state if self.appends is not None else b""
         return kernel.encode(fmt.SPEC, state or self._first, CHECKPOINT)
-
-
-def _tidier(tidy: weakref.WeakMethod[Callable[[Log], None]]) -> Callable[[Log], None]:
-    """The same for the background."""
-
-    def call(log: Log) -> None:
-        method = tidy()
-        if method is not None:
-            method(log)
-
-    return call
 
 
 class Recovered:

@@ -100,7 +100,7 @@ def _part(log: Log) -> Part:
 def _metrics(part: Part, logs: list[Log]) -> LogMetrics:
     log = logs[0]
     now, meters = log.active(), [one.directory.meters for one in logs]
-    written = [one.writing.appends.synced for one in logs if isinstance(one.writing, Buffered)]
+    written = [path.appends.synced for one in logs if isinstance(path := one.writing, Buffered)]
     ends = {s.id: s.end for s in log.finished().values() if s.id < now.segment} | {now.segment: now.end}
     seen = _seen.setdefault((part.path, part.partition), _Seen())
     return LogMetrics(

@@ -10,7 +10,9 @@ import logging
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -50,6 +52,7 @@ class Appender:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self.append = queue.append
+        queue._appenders.add(self)
 
     def append_batch(self, payloads: Sequence[Buffer] | pyarrow.Array) -> range:
         """See `Queue.append_batch`."""
@@ -90,6 +93,7 @@ class Queue(AsyncClosable):
         place of True is told how far it is, as (bytes checked, bytes in all); True says so to the logger "penstock".
         """
         self.path = Path(path)
+        self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
         self._options = {
             "file_size": file_size,
             "roll": roll,
@@ -237,8 +241,14 @@ class Queue(AsyncClosable):
         if self._janitor is not None:
             self._janitor.stop()
             self._janitor = None
-        if self._log is not None and not self._log.closed:
-            self._log.close()
+        try:
+            if self._log is not None and not self._log.closed:
+                self._log.close()
+        finally:
+            self.__dict__.pop("append", None)  # the kernel's, which holds the page
+            with suppress(KeyError):  # one by one: another thread may add to them
+                while True:
+                    self._appenders.pop().append = self.append
 
     def _open_log(self) -> Log:
         assert self._log is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import select
 import signal
@@ -11,6 +12,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -690,6 +692,44 @@ def test_asyncio(new_rig: NewRig) -> None:
         return out
 
     assert asyncio.run(main()) == list(range(100, 150))
+
+
+def test_when_it_is_closed_it_lets_go_of_the_page_and_of_whom_it_asked(new_rig: NewRig) -> None:
+    rig = new_rig()
+    room = mmap.mmap(-1, layout.PAGE_BYTES)
+    page = rig.kernel.ControlPage(room, threading.Lock())
+    asked = Asked()
+    buffered = rig.kernel.Buffered(
+        page,
+        JOURNAL,
+        asked.slow,
+        asked.error,
+        batch_records=1,
+        linger_s=0,
+        most_bytes=100,
+        segment_bytes=100,
+        sync=False,
+    )
+    gone = weakref.ref(asked)
+    batch, _ = buffered.append(b"a")
+    with contextlib.suppress(Slow):  # the batch may have had it before
+        buffered.close()
+    assert batch.done
+    del page, asked, batch
+    gc.collect()
+    assert gone() is None
+    room.close()  # nobody has it any more
+    with pytest.raises(ValueError, match="was closed"):
+        buffered.attach(0, 0, -1, turn=1, start=0, limit=0, interval=1)
+    buffered.detach()
+
+
+class Asked:
+    def slow(self, code: int, need: int, records: int) -> None:
+        raise Slow
+
+    def error(self, code: int) -> None:
+        raise AssertionError(code)
 
 
 def test_batches_nobody_keeps(new_rig: NewRig) -> None:

@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
@@ -692,3 +693,47 @@ def test_as_garbage_with_its_views_it_goes_without_a_word(make: Make, monkeypatc
     del data, times, index, writer, held
     gc.collect()
     assert complaints == []
+
+
+def test_one_that_was_stopped_asks_another(make: Make) -> None:
+    rig = make()
+    rig.attach()
+    rig.writer.append(b"a")
+    rig.writer.stop()
+    with pytest.raises(Slow):
+        rig.writer.append(b"b")
+    told: list[tuple[int, ...]] = []
+
+    def refuse(*asked: int) -> None:
+        told.append(asked)
+        raise KeyError
+
+    rig.writer.stop(refuse)
+    for append in (rig.writer.append, lambda payload: rig.writer.append_batch([payload])):
+        with pytest.raises(KeyError):
+            append(b"b")
+    assert [asked[0] for asked in told] == [REMAP, REMAP]
+    assert [m.payload for m in rig.reader()] == [b"a"]
+
+
+def test_going_over_a_reader_keeps_its_owner(make: Make) -> None:
+    rig = make()
+    rig.attach()
+    rig.writer.append_batch([b"a", b"b"])
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    held = weakref.ref(owner)
+    messages = rig.reader().over(owner)
+    del owner
+    assert iter(messages) is messages
+    assert next(messages).payload == b"a"
+    assert held() is not None
+    assert [m.payload for m in messages] == [b"b"]
+    assert next(messages, None) is None
+    rig.writer.append(b"c")
+    assert next(messages).payload == b"c"
+    del messages
+    assert held() is None

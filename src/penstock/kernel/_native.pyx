@@ -912,11 +912,13 @@ cdef class Writer:
         self.a.wake_at = UINT64_MAX
         self.let_go()
 
-    def stop(self):
-        """Detach, and end the thread that works ahead."""
+    def stop(self, on_slow=None):
+        """Detach, and end the thread that works ahead. What comes later asks `on_slow`, if that is given."""
         self.detach()
         with nogil:
             ps_ahead_stop(&self.a)
+        if on_slow is not None:
+            self.on_slow = on_slow
 
     def work_ahead(self, int grow_fd, int data_fd, int times_fd, int index_fd):
         """Have a thread allocate and touch what the next appends will need. The files stay open until `detach`."""
@@ -1267,6 +1269,12 @@ cdef class Reader:
             raise StopIteration
         return m
 
+    def over(self, owner):
+        """The messages, as iterating gives them, for as long as somebody goes over them: `owner` is kept alive meanwhile."""
+        cdef _Messages out = _Messages.__new__(_Messages)
+        out.reader, out.owner = self, owner
+        return out
+
     def read_batch(self, Py_ssize_t n):
         """Up to `n` messages."""
         cdef list out = []
@@ -1372,6 +1380,23 @@ cdef class Reader:
             PyBuffer_Release(&q)
             PyBuffer_Release(&t)
             PyBuffer_Release(&ok)
+
+
+@cython.final
+cdef class _Messages:
+    """What `Reader.over` gives."""
+
+    cdef Reader reader
+    cdef object owner
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Message m = self.reader.take()
+        if m is None:
+            raise StopIteration
+        return m
 
 
 include "taker.pxi"

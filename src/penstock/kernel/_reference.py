@@ -17,7 +17,7 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from fastcrc.crc64 import xz as _xz
@@ -576,9 +576,12 @@ class Writer:
                     view.release()
             self._segment = None
 
-    def stop(self) -> None:
-        """Detach for good. (The native kernel has a thread to end here; this one does not work ahead.)"""
+    def stop(self, on_slow: Callable[[int, int, int], None] | None = None) -> None:
+        """Detach for good. What comes later asks `on_slow`, if that is given. (The native kernel has a thread to end here;
+        this one does not work ahead.)"""
         self.detach()
+        if on_slow is not None:
+            self._on_slow = on_slow
 
     def attach(
         self,
@@ -858,6 +861,10 @@ class Reader:
         if message is None:
             raise StopIteration
         return message
+
+    def over(self, owner: object) -> Iterator[Message]:
+        """The messages, as iterating gives them, for as long as somebody goes over them: `owner` is kept alive meanwhile."""
+        return compress(self, repeat((owner,)))
 
     def read_batch(self, n: int) -> list[Message]:
         """Up to `n` messages."""

@@ -212,7 +212,7 @@ class Buffered:
         self._kick = threading.Condition(lock)  # the thread waits: for records, for more of them, for the end
         self._progress = threading.Condition(lock)  # others wait: for a batch, for room, for the thread to be done
         self._thread: threading.Thread | None = None
-        self._stop = self._ended = self._writing = False
+        self._stop = self._ended = self._joined = self._writing = False
         self._broken: Batch | None = None  # what failed it is every later one's end too
         self._piles: deque[_Pile] = deque()  # in order; the first is the one being written or waited for
         self._filling: _Pile | None = None  # the last one, while records may still join it
@@ -232,6 +232,8 @@ class Buffered:
 
         The index notes the place of each `interval`-th record of the segment; without one `index_fd` is -1.
         """
+        if self._joined:
+            self._check_open()
         self.detach()
         if start > limit or data_fd < 0 or times_fd < 0 or (index_fd >= 0 and interval < 1):
             raise ValueError("no such segment")
@@ -397,7 +399,8 @@ class Buffered:
         return self._thread is not None and self._thread.ident == ident()
 
     def close(self) -> None:
-        """Write and sync what there is, and end the thread. Raises what failed a batch there. Safe to call twice."""
+        """Write and sync what there is, end the thread and let go of the page. Raises what failed a batch there. Safe to call
+        twice."""
         if self._forked:
             return
         if self._is_thread():
@@ -412,6 +415,10 @@ class Buffered:
                 _wait(self._progress, math.inf)
         if self._thread is not None:
             self._thread.join()
+        with self._progress:
+            if not self._joined:
+                self._joined = True
+                del self._page, self._on_slow, self._on_error  # only the thread looked there, and asked these
         pending, self._closing = self._closing, []
         for batch in pending:
             if batch.first is None:

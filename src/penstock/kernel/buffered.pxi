@@ -269,13 +269,16 @@ cdef class Buffered:
         The index notes the place of each `interval`-th record of the segment; without one `index_fd` is -1.
         """
         cdef ps_place place
+        cdef ControlPage page = self.page       # our own: `close` lets go of it
+        if page is None:
+            self.refuse(PS_PUT_CLOSED)
         self.detach()
         if start > limit or data_fd < 0 or times_fd < 0 or (index_fd >= 0 and interval < 1):
             raise ValueError("no such segment")
         place.data_fd, place.times_fd, place.index_fd = data_fd, times_fd, index_fd
         place.turn, place.start, place.limit = turn, start, limit
         place.interval = min(interval, <uint64_t> 1 << 48)      # more than a file has records; sums of it must not wrap
-        place.base = self.page.c.base[turn & 1]
+        place.base = page.c.base[turn & 1]
         self.stand(place)
 
     def detach(self):
@@ -461,7 +464,8 @@ cdef class Buffered:
         return self.live[n - 1]
 
     def close(self):
-        """Write and sync what there is, and end the thread. Raises what failed a batch there. Safe to call twice."""
+        """Write and sync what there is, end the thread and let go of the page. Raises what failed a batch there. Safe to call
+        twice."""
         cdef int ended = 0
         cdef Batch batch
         cdef list closing
@@ -486,6 +490,8 @@ cdef class Buffered:
                     ps_buffered_join(&self.b)
                 Py_DECREF(self)
             self.live.clear()
+            self.b.ctl = NULL               # only the thread looked there, and asked those
+            self.page = self.on_slow = self.on_error = None
         closing, self.closing = self.closing, []
         for batch in closing:
             if batch.out.error:

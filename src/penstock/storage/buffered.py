@@ -53,6 +53,7 @@ class Owner(Protocol):
     manifest: Manifest
     file_size: int
     interval: int
+    control: Control | None
     on_work: Callable[[], None]
 
     def locked(self) -> AbstractContextManager[Control]: ...
@@ -67,7 +68,6 @@ class Buffered:
     def __init__(self, log: Owner, control: Control, how: Buffering) -> None:
         self._log = log
         self._how = how
-        self._control = control
         self._first_bytes = len(log.directory.begin_with())
         self.segment: GrowingSegment | None = None
         self._turn = -1
@@ -109,7 +109,9 @@ class Buffered:
 
     def _failed(self, code: int) -> None:
         """A write or sync failed: whoever waits for records elsewhere is told by the poison, if there is any."""
-        self._control.page.ring()
+        control = self._log.control
+        if control is not None:
+            control.page.ring()
 
     def _attach(self, now: Active) -> None:
         """Stand on the active segment. Under the lock."""

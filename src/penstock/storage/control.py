@@ -7,6 +7,7 @@ which also shows that nobody else has the log open. Layout: docs/formats.md, "co
 
 from __future__ import annotations
 
+import mmap
 import struct
 import threading
 import zlib
@@ -103,14 +104,29 @@ class FileLock:
         self._gone = "this log was opened before a fork; open it again in the child process"
 
 
+class _Nobodys:
+    """The lock of a page that was let go of."""
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+
+    def acquire(self) -> None:
+        raise LogClosed(f"{self._top}: this log object was closed; open the log again")
+
+    def release(self) -> None:
+        """Nobody has it."""
+
+
 class Control:
     """One process's hold on the control page."""
+
+    fd = -1  # of the class: __del__ looks at it also when there was no file to open
+    _file_lock: FileLock | None = None
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.read_only = read_only
         self.fd = files.open_read(path) if read_only else files.create(path, exclusive=False)
-        self._file_lock: FileLock | None = None
         try:
             if files.size(self.fd) < layout.PAGE_BYTES:
                 if read_only:
@@ -120,7 +136,7 @@ class Control:
             fd = files.open_read(path) if read_only else files.open_write(path)
             try:
                 make = files.map_read if read_only else files.map_write
-                self._map = make(fd, layout.PAGE_BYTES)
+                self._map: mmap.mmap | bytearray | bytes = make(fd, layout.PAGE_BYTES)
             finally:
                 files.close(fd)
             portable = files.PORTABLE or not kernel.ROBUST
@@ -129,7 +145,7 @@ class Control:
             self._kind = _FILE_LOCK if portable else _MUTEX
             self.page = kernel.ControlPage(self._map, self._file_lock, not read_only)
         except BaseException:
-            files.close(self.fd)
+            self.close()
             raise
 
     # ---- who else is there ----
@@ -148,13 +164,25 @@ class Control:
         if self._file_lock is not None:
             self._file_lock.forked()
 
+    def remains(self) -> Control:
+        """After `close`: what it said, without the file, for whoever asks now. Whoever is at work in the page itself keeps that, and its
+        map goes with the last of them: nothing is ever unmapped under a thread."""
+        left = object.__new__(Control)
+        left.__dict__.update(self.__dict__)
+        left._file_lock, left._map = None, bytearray(self._map)
+        left.page = kernel.ControlPage(left._map, _Nobodys(self.path.parent), not self.read_only)
+        return left
+
     def close(self) -> None:
-        """Let the lock and the page go. Safe to call twice."""
+        """Let the lock go. Safe to call twice."""
         if self.fd >= 0:
             if self._file_lock is not None:
                 self._file_lock.close()
             fd, self.fd = self.fd, -1
             files.close(fd)
+
+    def __del__(self) -> None:
+        self.close()  # of a log that was only read, and forgotten
 
     # ---- validity ----
 

@@ -68,8 +68,10 @@ class Janitor(threading.Thread):
     def stop(self) -> None:
         self._stopping = True
         self.wake()
-        if self.is_alive() and threading.current_thread() is not self:  # it may be what drops the last hold on a log
-            self.join()
+        if threading.current_thread() is not self:  # it may be what drops the last hold on a log
+            if self.is_alive():
+                self.join()
+            self._log = None
 
     def run(self) -> None:
         while not self._stopping:

@@ -269,10 +269,13 @@ class Log:
 
     def _settled(self) -> Control:
         """What is done first whenever the lock is taken: finish what a process left that died with it."""
-        assert self.control is not None
-        if self.control.dirty or self.control.span:
-            finish_appends(self.directory, self.control, self.manifest)
-        return self.control
+        control = self.control
+        assert control is not None
+        if self.closed:
+            self.check_open()  # while we waited for it
+        if control.dirty or control.span:
+            finish_appends(self.directory, control, self.manifest)
+        return control
 
     def writable(self) -> Control:
         self.check_open()
@@ -297,14 +300,22 @@ class Log:
     @property
     def mapped(self) -> Mapped:
         """The write path, of a log whose frames have checksums."""
-        assert isinstance(self.writing, Mapped)
-        return self.writing
+        writing = self._write_path_now()
+        assert isinstance(writing, Mapped)
+        return writing
 
     @property
     def buffered(self) -> Buffered:
         """The write path, of a log whose files grow."""
-        assert isinstance(self.writing, Buffered)
-        return self.writing
+        writing = self._write_path_now()
+        assert isinstance(writing, Buffered)
+        return writing
+
+    def _write_path_now(self) -> Mapped | Buffered | None:
+        writing = self.writing
+        if writing is None:
+            self.check_open()  # closed meanwhile, by another thread
+        return writing
 
     def appender(self) -> kernel.Writer:
         self.writable()
@@ -312,8 +323,9 @@ class Log:
 
     def notify_at(self, end: int) -> None:
         """Call `on_work` when the active segment reaches byte `end`. Where files grow nothing is done ahead."""
-        if isinstance(self.writing, Mapped):
-            self.writing.writer.notify_at = end
+        writing = self.writing
+        if isinstance(writing, Mapped):
+            writing.writer.notify_at = end
 
     def append_batch(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
         """Append many as one; the first sequence."""
@@ -331,17 +343,17 @@ class Log:
         """Go on to a new segment, unless the active one is empty."""
         with self.locked() as control:
             self.check_not_closing()
-            now = control.active()
-            if now.next > now.base and self.writing is not None:
-                self.writing.go_on(control, now)
+            now, writing = control.active(), self.writing
+            if now.next > now.base and writing is not None:
+                writing.go_on(control, now)
 
     # ---- durability ----
 
     def sync(self, timeout_s: float | None = None) -> int:
         """Put everything appended so far on the disk; the durable mark. Waits for a sync under way at most `timeout_s`."""
-        control = self.writable()
-        if isinstance(self.writing, Buffered):
-            self.writing.drain(timeout_s)
+        control, writing = self.writable(), self.writing
+        if isinstance(writing, Buffered):
+            writing.drain(timeout_s)
         wanted = control.active().next
         if timeout_s is not None:
             if not self._sync_lock.acquire(timeout=max(0.0, timeout_s)):
@@ -560,12 +572,17 @@ class Log:
         guard_sync(self.directory, control, lambda: files.sync(control.fd))
 
     def _let_go(self) -> None:
+        """Of every file and map: what other threads still have a hand on goes when they are done, and nothing waits for the
+        collector of garbage."""
         _open_logs.discard(self)
         if self.writing is not None:
             self.writing.let_go()
+            self.writing = None
+        self._mirror = None
         self.manifest.close()
-        if self.control is not None:
+        if self.control is not None and self.control.fd >= 0:
             self.control.close()
+            self.control = self.control.remains()
 
     def forked(self) -> None:
         """In the child: locks, files and threads are the parent's. Let go of them; the next call says to open it anew."""

@@ -221,3 +221,6 @@ class Manifest:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             files.close(fd)
+
+    def __del__(self) -> None:
+        self.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from penstock import kernel
-from penstock.errors import InvalidPayload, SyncFailed
+from penstock.errors import InvalidPayload, LogClosed, SyncFailed
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, SPACE
 from penstock.options import Roll
 from penstock.storage import files, span
@@ -223,9 +223,20 @@ class Mapped:
             self.segment = None
 
     def let_go(self) -> None:
-        self.writer.stop()
+        self.writer.stop(_refusing(self._log))
         self._close_segment()
         self.growing.close()
         if self.ahead_fd >= 0:
             fd, self.ahead_fd = self.ahead_fd, -1
             files.close(fd)
+
+
+def _refusing(log: Owner) -> Callable[[int, int, int], None]:
+    """What an append that comes after the close is told. Without the write path, which would keep its writer, and with it the
+    page."""
+
+    def refuse(code: int, need_bytes: int, records: int) -> None:
+        log.writable()
+        raise LogClosed(f"{log.path}: this log object was closed; open the log again")
+
+    return refuse

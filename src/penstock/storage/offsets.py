@@ -8,6 +8,7 @@ leaves two that agree, or the old and the new one, and the middle one of three i
 
 from __future__ import annotations
 
+import mmap
 import threading
 from itertools import count
 from pathlib import Path
@@ -44,6 +45,8 @@ def is_slot(position: int | None) -> TypeGuard[int]:
 class Offsets:
     """The file, mapped. Threads may share it."""
 
+    _fd = -1  # of the class: __del__ looks at it also when there was no file to open
+
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._path = path
         self._read_only = read_only
@@ -59,7 +62,8 @@ class Offsets:
                 self._reach(GROUP_BYTES)
             self._open_map()
         except BaseException:
-            files.close(self._fd)
+            fd, self._fd = self._fd, -1
+            files.close(fd)
             raise
 
     def _make_copies(self) -> None:
@@ -86,7 +90,9 @@ class Offsets:
 
     def _open_map(self) -> None:
         size = files.size(self._fd) // _SLOT_BYTES * _SLOT_BYTES
-        self._map = files.map_read(self._fd, size) if self._read_only else files.map_write(self._fd, size)
+        self._map: mmap.mmap | bytearray | bytes = (
+            files.map_read(self._fd, size) if self._read_only else files.map_write(self._fd, size)
+        )
         self._view = memoryview(self._map)
 
     @property
@@ -98,7 +104,7 @@ class Offsets:
         return self._view[:_SLOT_BYTES]
 
     def load(self, slot: int) -> int:
-        if self._read_only and slot >= self.slots:
+        if self._read_only and slot >= self.slots and self._fd >= 0:
             self._open_map()  # it may have grown
         copies = [int.from_bytes(self._view[at : at + _SLOT_BYTES], "big") for at in _places(slot)]
         return copies[0] if len(self._view) < GROUP_BYTES else sorted(copies)[1]
@@ -159,3 +165,10 @@ class Offsets:
             if self._fd >= 0:
                 fd, self._fd = self._fd, -1
                 files.close(fd)
+                # What it says, for whoever asks now. Who stores to the map itself keeps that, and it goes with the last of them.
+                self._map = bytearray(self._map)
+                self._view = memoryview(self._map)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            files.close(self._fd)  # of a channel that was only read, and forgotten

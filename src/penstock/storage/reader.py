@@ -20,6 +20,7 @@ from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.recovery import Recovery, agreed, next_readable, place_over, walk
 from penstock.storage.segment import ReadSegment
+from penstock.storage.weakly import weakly
 
 OnCorrupt = Literal["raise", "skip"]
 _STATIC_POLL_S = 0.05
@@ -36,7 +37,7 @@ class LogReader:
         self.log = log
         self.on_corrupt = on_corrupt
         self.losses: list[Loss] = []
-        self.records = kernel.Reader(log.page, log.fmt.SPEC, self._on_end, self._on_bad)
+        self.records = kernel.Reader(log.page, log.fmt.SPEC, weakly(self._on_end), weakly(self._on_bad))
         self._segment: ReadSegment | None = None
         self._ends = Place(0, 0)  # of the segment, as far as known
         self._skipped: Place | None = None  # where it stands after records that a file cut short no longer has
@@ -296,6 +297,7 @@ class LogReader:
 
     def close(self) -> None:
         self.records.detach()
+        self.records.page = None  # a seek asks for it again
         self._segment = None
 
 

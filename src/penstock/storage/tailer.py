@@ -140,7 +140,9 @@ class Tailer(Closable):
 
     def __iter__(self) -> Iterator[Message]:
         """The records up to the end."""
-        return iter(self._backward.read, None) if self._backward is not None else iter(self._reader.records)
+        if self._backward is not None:
+            return iter(self._backward.read, None)
+        return self._reader.records.over(self)
 
     def follow(self) -> Iterator[Message]:
         """The records, waiting for more at the end."""

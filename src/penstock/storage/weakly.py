@@ -1,0 +1,27 @@
+"""Callbacks that do not keep alive whose method they call: else it, and the files it has open, would wait for the collector of
+garbage."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from penstock.errors import LogClosed
+
+R = TypeVar("R")
+
+
+def weakly(method: Callable[..., R]) -> Callable[..., R]:
+    """Calls a bound method. When its object is gone it raises LogClosed."""
+    function = method.__func__  # type: ignore[attr-defined]
+    ref = weakref.ref(method.__self__)  # type: ignore[attr-defined]
+
+    def call(*args: object) -> R:
+        alive = ref()
+        if alive is None:
+            raise LogClosed("what this was done for was dropped")
+        found: R = function(alive, *args)
+        return found
+
+    return call
