@@ -6,6 +6,7 @@ A kill leaves all of that. So does a power cut if the channel is crash consisten
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ class Story:
         self.sending: list[bytes] = []  # under way: they may be there, all or none
         self.ends = {0}  # where it may end: no batch is cut in two
         self.readers: dict[str, Reader] = {}
-        self._ids = iter(range(1 << 30))
+        self._ids: Iterator[int] = iter(range(1 << 30))
         self.retired = 0
         self.gaps = 0
         self._tx: Sender[bytes] | None = None
@@ -67,6 +68,17 @@ class Story:
         for reader in self.readers.values():
             reader.receivers, reader.taken = {}, {}
         self.ch.close()
+
+    def told(self) -> Story:
+        """What was acknowledged and what is under way, just now: plain data, by which what is left can be judged."""
+        story = copy.copy(self)
+        story._ch = story._tx = None
+        story._ids = iter(())
+        story.readers = {
+            name: Reader(r.ack, set(r.done), set(r.doing), r.making, r.forgetting) for name, r in self.readers.items()
+        }
+        story.ends = set(self.ends)
+        return story
 
     def go(self, steps: int) -> None:
         for _ in range(steps):
@@ -193,12 +205,13 @@ class Story:
             reader.taken[me] = []
 
     def _leave(self) -> None:
-        """One of those who share a name closes, and another one comes."""
-        name = self._some(ack=True)
-        if name is None:
-            return
+        if name := self._some(ack=True):
+            self.leave(name, self.rng.randrange(len(self.readers[name].receivers)))
+
+    def leave(self, name: str, of: int) -> None:
+        """One of those who share a name closes, and another one comes: what it had goes back to all."""
         reader = self.readers[name]
-        me = self.rng.choice(list(reader.receivers))
+        me = list(reader.receivers)[of]
         reader.receivers.pop(me).close()
         del reader.taken[me]
         me = next(self._ids)

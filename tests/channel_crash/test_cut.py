@@ -1,24 +1,39 @@
-"""A process that dies at any of its calls that change a file, over each thing that a channel does with files.
+"""A process that dies at any of its calls that change a file, over each thing that a channel does with files; by SIGKILL.
 
-What it leaves is opened as that of this boot, where everything acknowledged is there, and as if the machine had gone down with
+What it leaves is opened by the next process, which finds everything acknowledged, and as if the machine had gone down with
 all of it on the disk. Either way the next clean close leaves no file behind that does not belong there.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.compressing import compress
 from penstock.kernel import layout
 from penstock.storage.control import Control
 from tests.channel_crash.story import Story
-from tests.channel_crash.wreck import EVERY, by_hand, drain, everything, log_of, messages, offsets, open_channel, work
-from tests.queue.crash import NATIVE, Cut, Image, Yard, cut_off, payload
+from tests.channel_crash.wreck import (
+    EVERY,
+    by_hand,
+    drain,
+    everything,
+    log_of,
+    messages,
+    offsets,
+    open_channel,
+    small_files,
+    work,
+)
+from tests.queue.crash import NATIVE, Cut, Yard, payload
+from tests.queue.dying import Countdown, Zygote, open_zygote
 
 
 @dataclass
@@ -29,6 +44,8 @@ class Act:
     then: Callable[[Story], None]
     options: dict[str, Any]
     calls: int = 4  # it makes at least so many
+    step: int = 3  # it dies at one in so many of them
+    halves: bool = False  # and half-way through a write
 
 
 def nothing(story: Story) -> None:
@@ -138,10 +155,24 @@ def close_gap(story: Story) -> None:
         story.acknowledge("bob", 2, of=n)
 
 
+def hand_over(story: Story) -> None:
+    """What one of those who share a name had goes to the other, who acknowledges it."""
+    story.leave("bob", 0)
+    for _ in range(4):
+        story.receive("bob", of=0)
+    for _ in range(2):
+        story.acknowledge("bob", 3, of=0)
+
+
+def compress_closed(story: Story) -> None:
+    """Another process does it, while nobody has the channel open."""
+    compress(story.path)
+
+
 ACTS: dict[str, Act] = {
     "making a channel": Act(nothing, open_again, {}, 20),
     "opening one that was closed": Act(closed, open_again, {}),
-    "opening one that died": Act(died, open_again, {}),
+    "opening one that died": Act(died, open_again, {}, step=2),
     "opening one after a power cut": Act(went_down, open_again, {}),
     "rolling": Act(filled, roll, {}),
     "rolling to prepared files": Act(prepared, roll, {}),
@@ -149,7 +180,8 @@ ACTS: dict[str, Act] = {
     "a batch that rolls": Act(filled, roll_by_a_batch, {}),
     "a batch over several files": Act(filled, batch_over_files, {}, 20),
     "sealing": Act(filled, background, {}, 20),
-    "compressing": Act(sealed, background, {"compression": "zstd"}, 10),
+    "compressing": Act(sealed, background, {"compression": "zstd"}, 10, step=1, halves=True),
+    "compressing what nobody has open": Act(closed, compress_closed, {}, 20, step=2),
     "removing": Act(passed, background, {}, 10),
     "removing compressed ones": Act(shrunk, background, {"compression": "zstd"}, 8),
     "a new receiver": Act(filled, lambda story: story.new_reader("eve", ack=True), {}),
@@ -160,46 +192,60 @@ ACTS: dict[str, Act] = {
     ),
     "closing a gap": Act(filled, close_gap, {}),
     "closing a gap, crash consistent": Act(filled, close_gap, {"crash_consistent": True}),
+    "handing over": Act(filled, hand_over, {"crash_consistent": True}),
     "closing": Act(filled, lambda story: story.close(), {}, 20),
     "closing, with segments to seal": Act(filled, lambda story: story.close(), {"compression": "gzip"}, 20),
 }
 
 
-def cut(path: Path, act: Act, after: int) -> tuple[Story, Image, int, bool]:
-    """Do it up to its n-th call: what was acknowledged by then, what is left, how many calls it made, and if it got through."""
-    with pytest.MonkeyPatch.context() as patch:
-        by_hand(patch)
-        story = Story(path, 1, **act.options)
-        story.open()
-        act.first(story)
-        with cut_off(after) as calls:
-            try:
-                act.then(story)
-                through = True
-            except Cut:
-                through = False
-            image, made = everything(path), calls()
-            with contextlib.suppress(BaseException):  # the dead one lets go of its files; nothing is changed any more
-                story.ch.close()
-        return story, image, made, through
+def run(path: str, name: str, after: int, notes: str) -> None:
+    """In a child: do it, and die at the n-th call. What was acknowledged by then, and how many calls it made, is told outside."""
+    act, patch = ACTS[name], pytest.MonkeyPatch()
+    by_hand(patch)
+    small_files(patch)
+    story = Story(Path(path), 1, **act.options)
+
+    def tell() -> None:
+        Path(notes).write_bytes(pickle.dumps((story.told(), countdown.calls)))
+
+    countdown = Countdown(after, tell, halves=act.halves)
+    countdown.lay()
+    story.open()
+    act.first(story)
+    countdown.begin()
+    act.then(story)
+    tell()
+    os._exit(7)  # without closing anything
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Zygote]:
+    with open_zygote(run) as zygote:
+        yield zygote
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_a_death_at_any_call_loses_nothing_and_leaves_nothing_behind(yard: Yard, name: str) -> None:
+def test_a_death_at_any_call_loses_nothing_and_leaves_nothing_behind(
+    yard: Yard, child: Zygote, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_hand(monkeypatch)
     act = ACTS[name]
-    after, step = 1, 1 if EVERY else 3 if NATIVE else 5
+    after, step = 1, 1 if EVERY else act.step if NATIVE else 5
     while True:
-        story, image, made, through = cut(yard.keep(), act, after)
-        if through:
+        path, notes = yard.new(), yard.keep()
+        ended = child(path, name, after, str(notes))
+        assert ended in (7, -signal.SIGKILL)
+        story, made = pickle.loads(notes.read_bytes())
+        notes.unlink()
+        if ended == 7:
             break
+        left = everything(path)
         strict = story.options.get("crash_consistent", False)
-        for boot in ("same", "new"):
-            with pytest.MonkeyPatch.context() as patch:
-                by_hand(patch)
-                lost = act.first is went_down
-                story.judge(image.lay(yard.new(), boot), strict=not lost and (boot == "same" or strict))
+        lost = act.first is went_down
+        story.judge(path, strict=not lost)
+        story.judge(left.lay(yard.new(), "new"), strict=not lost and strict)
         after += step
-    assert made >= act.calls, "there was hardly anything to cut off"
+    assert made >= act.calls, "there was hardly anything to die over"
     assert after > act.calls
 
 

@@ -10,12 +10,10 @@ import contextlib
 import itertools
 import shutil
 import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +21,12 @@ from penstock import Journal, journal
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
 from penstock.testing.disk import Boot
-from penstock.testing.standing_in import CHANGING
 from tests.journal import by_hand
 from tests.journal_crash.campaign import strays
 from tests.journal_crash.story import Life
 from tests.journal_crash.wreck import EVERY, one_in, settle_pages
 from tests.queue.crash import NATIVE, Yard
-from tests.queue.dying import Zygote, die, open_zygote
+from tests.queue.dying import Countdown, Zygote, die, open_zygote
 
 FILE_BYTES = 200
 BOOTS: list[Boot] = ["same", "new"]
@@ -164,42 +161,11 @@ def act_leave(life: Life, counting: Callable[[], None]) -> None:
 ACTS = {f.__name__.removeprefix("act_"): f for f in (act_open, act_go_on, act_walk, act_end, act_close, act_leave)}
 
 
-class Counter:
-    """Counts the calls that change a file once `begin` was called; dies at the `at`-th."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.calls = -1 << 62
-        self._lock = threading.Lock()
-        for name in CHANGING:
-            setattr(files, name, self._counted(getattr(files, name)))
-        files.remove_tree = self._remove_tree  # type: ignore[assignment]
-
-    def begin(self) -> None:
-        self.calls = 0
-
-    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            with self._lock:
-                self.calls += 1
-                if self.calls == self.at:
-                    die()
-            return real(*args, **options)
-
-        return call
-
-    def _remove_tree(self, path: Path) -> None:
-        """A file at a time."""
-        if path.is_dir():
-            for name in list(files.walk(path)):
-                files.remove(path / name)
-            shutil.rmtree(path)
-
-
 def die_at(base: str, act: str, at: int) -> None:
     journal.MAX_FILE_BYTES = FILE_BYTES  # type: ignore[misc]
     warnings.simplefilter("ignore")
-    counter = Counter(at)
+    counter = Countdown(at)
+    counter.lay()
     life = Life(Path(base))
     ACTS[act](life, counter.begin)
     assert life.journal is not None

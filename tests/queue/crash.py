@@ -27,7 +27,6 @@ from penstock.formats import queue as fmt
 from penstock.storage import control, files
 from penstock.storage.log import Log
 from penstock.testing.disk import State
-from penstock.testing.standing_in import CHANGING
 
 NATIVE = kernel.NAME == "native" and not files.PORTABLE  # else loops are shortened
 HEADER = fmt.HEADER_BYTES
@@ -271,26 +270,3 @@ class Disk:
 
 class Cut(BaseException):
     """The process ends here."""
-
-
-@contextmanager
-def cut_off(after: int) -> Iterator[Callable[[], int]]:
-    """The process dies at its n-th call that changes a file: that call and those after it do nothing. Gives a counter."""
-    calls = 0
-
-    def wrap(real: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **options: object) -> object:
-            nonlocal calls
-            calls += 1
-            if calls == after:
-                raise Cut
-            if calls > after and real.__name__ != "create":
-                return None
-            return real(*args, **options)
-
-        return call
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CHANGING:
-            patch.setattr(files, name, wrap(getattr(files, name)))
-        yield lambda: calls

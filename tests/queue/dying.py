@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +24,7 @@ from penstock import Queue, kernel
 from penstock.formats import queue as fmt
 from penstock.storage import files
 from penstock.storage.recovery import list_segments
+from penstock.testing.standing_in import CHANGING
 from tests.torture import ROOT
 
 FILE_SIZE = 16 << 10
@@ -98,6 +101,61 @@ def open_zygote(act: Callable[..., None]) -> Iterator[Zygote]:
         yield made
         assert process.stdin
         process.stdin.close()
+
+
+class Countdown:
+    """Counts calls of `files` once `begin` was called, whatever thread makes them; the process dies at the `at`-th, before that is made.
+
+    A tree is removed a file at a time. With `halves` a write is two calls, so that a death comes in the midst of it too.
+    """
+
+    def __init__(self, at: int, last_words: Callable[[], object] = lambda: None, *, halves: bool = False) -> None:
+        self.at = at
+        self.calls = -1 << 62
+        self._halves = halves
+        self._last_words = last_words
+        self._lock = threading.Lock()
+
+    def lay(self, names: Iterable[str] = CHANGING) -> None:
+        """Under these functions."""
+        for name in names:
+            setattr(files, name, self.wrap(name, getattr(files, name)))
+
+    def begin(self) -> None:
+        self.calls = 0
+
+    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        if name == "remove_tree":
+            return self._remove_tree
+
+        def call(*args: Any, **options: Any) -> Any:
+            self._count()
+            if name == "write" and self._halves:
+                return self._write(real, *args)
+            return real(*args, **options)
+
+        return call
+
+    def _count(self) -> None:
+        with self._lock:
+            self.calls += 1
+            if self.calls == self.at:
+                self._last_words()
+                die()
+
+    def _write(self, real: Callable[..., Any], fd: int, data: Any, at: int) -> Any:
+        view = memoryview(data).cast("B")
+        half = len(view) // 2
+        first = real(fd, view[:half], at)
+        self._count()
+        then = real(fd, view[half:], at + half)
+        return None if first is None else first + then
+
+    def _remove_tree(self, path: Path) -> None:
+        if path.is_dir():
+            for name in list(files.walk(path)):
+                files.remove(path / name)
+            shutil.rmtree(path)
 
 
 # ---- what must hold afterwards ----

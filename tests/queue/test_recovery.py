@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import shutil
+import signal
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +21,10 @@ from tests.queue.crash import (
     HEADER,
     NATIVE,
     Child,
-    Cut,
     Disk,
     Image,
     Yard,
     beyond,
-    cut_off,
     frames,
     half_append,
     never_seal,
@@ -30,6 +32,7 @@ from tests.queue.crash import (
     payload,
     records,
 )
+from tests.queue.dying import Countdown, Zygote, open_zygote
 
 PAYLOADS = [payload(i, 10 + 3 * i) for i in range(11)]
 
@@ -498,19 +501,41 @@ IMAGES = [torn_image, half_image, batch_image, poisoned_image, span_image]
 Make = Callable[[Image, Yard, pytest.MonkeyPatch], tuple[Image, str]]
 
 
-def made(make: Make, crashed: Image, yard: Yard) -> tuple[Image, str, int]:
-    """An image, the boot it is of, and at how many steps its recovery can be cut off."""
+def made(make: Make, crashed: Image, yard: Yard) -> tuple[Image, str]:
+    """An image, and the boot it is of."""
     with pytest.MonkeyPatch.context() as patch:
         never_seal(patch)
-        image, boot = make(crashed, yard, patch)
-    with cut_off(1 << 30) as calls, Queue(image.lay(yard.new(), boot)):
-        return image, boot, calls()
+        return make(crashed, yard, patch)
 
 
-def cut_off_opening(path: Path, after: int) -> Path:
-    with cut_off(after), pytest.raises(Cut):
-        Queue(path)
-    return path
+def die_opening(path: str, after: int, halves: bool) -> None:
+    """In a child: open it, and die at the n-th call that changes a file."""
+    countdown = Countdown(after, halves=halves)
+    countdown.lay()
+    countdown.begin()
+    q = Queue(path)  # named: dropping it would close it
+    os._exit(7 if not q.closed else 1)
+
+
+@pytest.fixture(scope="module")
+def dies() -> Iterator[Zygote]:
+    with open_zygote(die_opening) as zygote:
+        yield zygote
+
+
+def each_death(
+    image: Image, boot: str, yard: Yard, dies: Zygote, step: int = 1, *, halves: bool = False
+) -> Iterator[tuple[int, Path]]:
+    """What is left by a process that was killed at each call of opening an image; `halves`: and in the midst of each write."""
+    for n in itertools.count(1, step):
+        path = image.lay(yard.keep(), boot)
+        ended = dies(path, n, halves)
+        if ended == 7:
+            break
+        assert ended == -signal.SIGKILL
+        yield n, path
+        shutil.rmtree(path)
+    assert n > 10, "there was hardly anything to do"
 
 
 def state_of(path: Path) -> tuple[object, ...]:
@@ -522,22 +547,24 @@ def state_of(path: Path) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("make", IMAGES, ids=lambda make: make.__name__.removesuffix("_image"))
-def test_a_crash_at_any_step_of_recovery_changes_nothing_of_its_outcome(crashed: Image, yard: Yard, make: Make) -> None:
-    image, boot, total = made(make, crashed, yard)
-    assert total > 10
+def test_a_kill_at_any_step_of_recovery_changes_nothing_of_its_outcome(
+    crashed: Image, yard: Yard, dies: Zygote, make: Make
+) -> None:
+    image, boot = made(make, crashed, yard)
     want = state_of(image.lay(yard.new(), boot))
-    for n in range(1, total + 1, 1 if NATIVE else 3):
-        path = cut_off_opening(image.lay(yard.new(), boot), n)
-        assert state_of(path) == want, (n, total)
+    few = make is not poisoned_image  # whose records are written again one by one
+    for n, path in each_death(image, boot, yard, dies, 1 if NATIVE else 3, halves=few):
+        assert state_of(path) == want, n
 
 
 @pytest.mark.parametrize("make", IMAGES[2:4], ids=lambda make: make.__name__.removesuffix("_image"))
-def test_a_power_cut_after_a_crash_in_recovery_still_leaves_a_prefix(crashed: Image, yard: Yard, make: Make) -> None:
-    image, boot, total = made(make, crashed, yard)
+def test_a_power_cut_after_a_kill_in_recovery_still_leaves_a_prefix(
+    crashed: Image, yard: Yard, dies: Zygote, make: Make
+) -> None:
+    image, boot = made(make, crashed, yard)
     with Queue(image.lay(yard.new(), boot)) as q:
         want = records(q)
-    for n in range(1, total + 1, 1 if NATIVE else 5):
-        path = cut_off_opening(image.lay(yard.keep(), boot), n)
+    for n, path in each_death(image, boot, yard, dies, 2 if NATIVE else 5):
         with Queue(Image.take(path).lay(yard.new(), "new")) as q:
             assert records(q) == want, n
 

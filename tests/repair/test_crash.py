@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.repair import apply, plan
-from penstock.storage import files
-from penstock.testing.standing_in import CHANGING
 from penstock.verify import verify
 from tests.queue.crash import NATIVE, open_yard
-from tests.queue.dying import die, open_zygote
+from tests.queue.dying import Countdown, open_zygote
 from tests.repair import logs
 from tests.repair.test_damage import tree
 from tests.repair.test_losses import break_record
@@ -25,20 +21,9 @@ from tests.topic_crash.wreck import EVERY
 
 def run(path: str, after: int) -> None:
     """In a child: repair, and die at the n-th call."""
-    calls = 0
-
-    def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == after:
-                die()
-            return real(*args, **options)
-
-        return call
-
-    for each in CHANGING:
-        setattr(files, each, wrap(getattr(files, each)))
+    countdown = Countdown(after)
+    countdown.lay()
+    countdown.begin()
     apply(path)
     os._exit(7)
 

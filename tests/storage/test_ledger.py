@@ -18,8 +18,7 @@ from penstock.spark.options import WriteOptions
 from penstock.spark.target import Layout, Target, opened
 from penstock.storage import bulk, files
 from penstock.storage.log import Log
-from penstock.testing.standing_in import CHANGING
-from tests.queue.dying import Zygote, die, open_zygote
+from tests.queue.dying import Countdown, Zygote, die, open_zygote
 
 FORMATS: tuple[FormatName, ...] = ("queue", "channel", "journal", "topic")
 SETTINGS = {"fileSize": 16 << 10, "segmentBytes": 4096}
@@ -213,22 +212,11 @@ def _died_before(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def die_at(path: str, format: FormatName, at: int) -> None:
     """Append a batch, and die at the so-many-th call that changes a file; say so if it got through."""
-    calls = 0
-
-    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == at:
-                die()
-            return real(*args, **options)
-
-        return call
-
-    for name in CHANGING:
-        setattr(files, name, counted(getattr(files, name)))
+    countdown = Countdown(at)
+    countdown.lay()
+    countdown.begin()
     append(Path(path), format, 1, SECOND[:100], SECOND[100:])
-    (Path(path).parent / "through").write_text(str(calls))
+    (Path(path).parent / "through").write_text(str(countdown.calls))
     die()
 
 

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,10 +19,9 @@ from penstock import GroupMember, Retention, Topic, Topics
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
 from penstock.testing.disk import Boot
-from penstock.testing.standing_in import CHANGING
 from penstock.topic import topics
 from tests.queue.crash import NATIVE, Image, Yard, payload
-from tests.queue.dying import Zygote, die, open_zygote
+from tests.queue.dying import Countdown, Zygote, open_zygote
 from tests.topic_crash.wreck import EVERY, INTERVAL, everything, found, lay, open_topics, page, work
 
 BEFORE = [payload(i, n) for i, n in enumerate([40, 0, 60, 30, 0, 70, 10])]
@@ -178,27 +176,18 @@ def run(path: str, name: str, after: int, notes: str) -> None:
     """In a child: do it, and die at the n-th call."""
     Janitor.serve = lambda self, log: setattr(self, "_log", log)  # type: ignore[method-assign]
     topics.INDEX_INTERVAL = INTERVAL  # type: ignore[misc]
-    act, calls = ACTS[name], 0
+    act = ACTS[name]
     doing = Doing(Path(path), Path(notes))
     if name == "removing":
         doing.logs = open_topics(doing.path, retention=Retention(max_bytes=1))
     if act.is_open:
         doing.t.ends()
 
-    def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == after:
-                die()
-            return real(*args, **options)
-
-        return call
-
-    for each in CHANGING:
-        setattr(files, each, wrap(getattr(files, each)))
+    countdown = Countdown(after)
+    countdown.lay()
+    countdown.begin()
     act.then(doing)
-    note(doing.notes, "calls", calls)
+    note(doing.notes, "calls", countdown.calls)
     os._exit(7)  # without closing anything
 
 
