@@ -88,10 +88,18 @@ class Zygote:
 
     def __call__(self, path: Path, *arguments: object) -> int:
         """Have a process do something and die over it; how it ended."""
+        self.tell(str(path), *arguments)
+        return int(self.answer())
+
+    def tell(self, *arguments: object) -> None:
+        """Have a process begin with something; or, if it is at it and waits for that, tell it how to go on."""
         assert self.process.stdin
+        print(json.dumps(arguments), file=self.process.stdin, flush=True)
+
+    def answer(self) -> str:
+        """What it says next, or how it ended."""
         assert self.process.stdout
-        print(json.dumps([str(path), *arguments]), file=self.process.stdin, flush=True)
-        return int(self.process.stdout.readline())
+        return self.process.stdout.readline().rstrip("\n")
 
 
 @contextmanager
