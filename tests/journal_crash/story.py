@@ -48,7 +48,8 @@ class State:
     current: int = 0
     registering: int = 0
     opened_at: int = 0  # the last checkpoint registered when the last life was opened
-    going: int = 0  # sessions that may be gone: their walk was about to end
+    going: int = 0  # sessions that may be gone: their walk was about to end ...
+    again: int = 0  # ... and if they are, so many of the last one's records are there
 
     def take(self, word: str, numbers: list[int]) -> None:
         """One note."""
@@ -71,11 +72,11 @@ class State:
             self.checked = max(self.checked, numbers[0])
             self.checking = max(self.checking, numbers[0])
         elif word == "ending":
-            self.going = len(self.sessions) - 1
+            self.going, self.again = len(self.sessions) - 1, len(self.sessions[-1].copies)
             self.checking = max(self.checking, self.opened_at)
         elif word == "ended":
             del self.sessions[: self.going]
-            self.going = 0
+            self.going = self.again = 0
             self.checked = max(self.checked, self.opened_at)
             self.checking = max(self.checking, self.checked)
         else:
@@ -150,6 +151,10 @@ def judge(got: list[Record], checked: int, current: int, state: State) -> State:
         if gone and i < state.going:
             continue
         count = _judge_session(session, found.get(session.life, []), checked)
+        if gone and i + 1 == len(state.sessions) and any(g > checked for _, g in session.copies[count : state.again]):
+            raise Broken(
+                f"the walk has ended, and of {state.again} records that were appended before {count} are there"
+            )
         copies = session.copies[:count]
         if any(group > checked for _, group in copies):
             now.sessions.append(Session(session.life, copies, count, session.registered, session.registering))

@@ -21,6 +21,7 @@ from penstock import Journal, journal
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
 from penstock.testing.disk import Boot
+from penstock.testing.standing_in import CHANGING, standing_in
 from tests.journal import by_hand
 from tests.journal_crash.campaign import strays
 from tests.journal_crash.story import Life
@@ -158,20 +159,51 @@ def act_leave(life: Life, counting: Callable[[], None]) -> None:
     life.close()
 
 
-ACTS = {f.__name__.removeprefix("act_"): f for f in (act_open, act_go_on, act_walk, act_end, act_close, act_leave)}
+def act_register(life: Life, counting: Callable[[], None]) -> None:
+    """Two checkpoints, the second one in a new file."""
+    life.open()
+    life.walk(again=False)
+    life.append(5, 0, 60)
+    life.acknowledge(wait=True)
+    counting()
+    life.register(wait=True)
+    life.append(90)
+    life.register(wait=True)
 
 
-def die_at(base: str, act: str, at: int) -> None:
+def act_retire(life: Life, counting: Callable[[], None]) -> None:
+    """Some groups, and then the files that have no others."""
+    life.open()
+    life.walk(again=False)
+    filled(life)
+    counting()
+    for _ in range(2):
+        life.retire(wait=True)
+    life.journal._janitor.look_again()
+    life.journal._janitor._turn()
+
+
+ACTS = {
+    f.__name__.removeprefix("act_"): f
+    for f in (act_open, act_go_on, act_walk, act_end, act_close, act_leave, act_register, act_retire)
+}
+
+
+def die_at(base: str, act: str, at: int, own: bool) -> None:
+    """`own`: also at those calls that the kernel makes by itself, over a batch, and half-way through a write. (The reference kernel, then,
+    whose calls can be counted.)"""
     journal.MAX_FILE_BYTES = FILE_BYTES  # type: ignore[misc]
     warnings.simplefilter("ignore")
-    counter = Countdown(at)
-    counter.lay()
-    life = Life(Path(base))
-    ACTS[act](life, counter.begin)
-    assert life.journal is not None
-    (Path(base) / "counted").write_text(str(counter.calls))
-    (Path(base) / "counted").rename(Path(base) / "calls")  # at once: the background may die any moment
-    die()  # it got through: it dies then
+    counter = Countdown(at, halves=own)
+    with standing_in(CHANGING, counter.wrap) if own else contextlib.nullcontext():
+        if not own:
+            counter.lay()
+        life = Life(Path(base))
+        ACTS[act](life, counter.begin)
+        assert life.journal is not None
+        (Path(base) / "counted").write_text(str(counter.calls))
+        (Path(base) / "counted").rename(Path(base) / "calls")  # at once: the background may die any moment
+        die()  # it got through: it dies then
 
 
 # ---- the tests ----
@@ -188,6 +220,7 @@ class Case:
     before: Callable[[Path], None]
     act: str
     calls: int  # it makes at least so many
+    own: bool = False  # and dies over those of the kernel too
 
 
 CASES = {
@@ -200,6 +233,9 @@ CASES = {
     "walking": Case(unfinished, "walk", 40),
     "ending the walk": Case(unfinished, "end", 2),
     "ending the walk over another's": Case(foreign, "end", 2),
+    "walking, with each batch": Case(closed, "walk", 20, own=True),
+    "registering a checkpoint": Case(closed, "register", 20, own=True),
+    "retiring checkpoints": Case(closed, "retire", 20, own=True),
     "closing": Case(closed, "close", 4),
     "leaving": Case(unfinished, "leave", 3),
 }
@@ -215,12 +251,12 @@ def test_a_death_at_any_call_loses_nothing_and_brings_nothing_back(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         case.before(ready)
-    step = 1 if case.act == "open" and NATIVE else one_in(2)
+    step = 1 if NATIVE and (case.act == "open" or case.own) else one_in(2)
     for n in itertools.count():
         base = lay(ready, yard.new())
-        assert dies(base, case.act, 1 + n * step) == -signal.SIGKILL
+        assert dies(base, case.act, 1 + n * step, case.own) == -signal.SIGKILL
         through = (base / "calls").exists()
-        for boot in BOOTS if EVERY else [BOOTS[n % 2]]:
+        for boot in BOOTS if EVERY else ["same"] if case.own else [BOOTS[n % 2]]:
             judge_what_is_left(lay(base, yard.keep(), boot))
         if through:
             assert int((base / "calls").read_text()) >= case.calls, "there was hardly anything to cut off"
