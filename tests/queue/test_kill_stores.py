@@ -10,13 +10,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Queue, kernel
 from penstock.storage import files
+from penstock.testing.standing_in import CHANGING
+from tests.queue.crash import Yard
 from tests.queue.dying import (
     BEFORE,
     LATE,
@@ -105,7 +106,7 @@ class Fuse:
         kernel.Writer = lambda page, *a: real_writer(page.real, *a)  # type: ignore[misc, assignment]
         files.write = write
         files.map_write = lambda fd, length: Map(fd, length)
-        for name in ("create", "rename", "truncate", "allocate", "remove", "sync", "punch"):
+        for name in set(CHANGING) - {"write"}:
             self._under(name)
 
     def _under(self, name: str) -> None:
@@ -189,7 +190,7 @@ def dies() -> Iterator[Zygote]:
 
 @pytest.mark.parametrize("someone_has_it_open", [True, False])
 @pytest.mark.parametrize("what", SWEEPS)
-def test_death_at_any_store(tmp_path: Path, dies: Zygote, what: str, someone_has_it_open: bool) -> None:
+def test_death_at_any_store(yard: Yard, dies: Zygote, what: str, someone_has_it_open: bool) -> None:
     """Every store in turn is the last one. A batch over several files is there whole or not at all, nothing else changes.
 
     Such a batch has some 250 stores: each run takes every eighth, another eighth each time; PENSTOCK_SWEEP=all takes all.
@@ -198,7 +199,7 @@ def test_death_at_any_store(tmp_path: Path, dies: Zygote, what: str, someone_has
     seen = set()
     step = 1 if what != "span" or os.environ.get("PENSTOCK_SWEEP") == "all" else 8
     for stores in itertools.count(1 + int(time.time()) % step, step):
-        path = tmp_path / str(stores)
+        path = yard.new()
         q = open_queue(path)
         q.append_batch(BEFORE)
         if not someone_has_it_open:
@@ -222,9 +223,9 @@ def test_death_at_any_store(tmp_path: Path, dies: Zygote, what: str, someone_has
     assert len(seen) == len(endings)
 
 
-def test_death_at_any_store_of_making_a_queue(tmp_path: Path, dies: Zygote) -> None:
+def test_death_at_any_store_of_making_a_queue(yard: Yard, dies: Zygote) -> None:
     for stores in itertools.count(1):
-        path = tmp_path / str(stores)
+        path = yard.new()
         ended = dies(path, "open", stores)
         with open_queue(path) as q:
             append_at_once(q, b"x")
