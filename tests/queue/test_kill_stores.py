@@ -17,7 +17,7 @@ import pytest
 from penstock import Queue, kernel
 from penstock.storage import files
 from penstock.testing.standing_in import CHANGING
-from tests.queue.crash import Yard
+from tests.queue.crash import NATIVE, Yard
 from tests.queue.dying import (
     BEFORE,
     LATE,
@@ -32,6 +32,7 @@ from tests.queue.dying import (
     payloads,
     roll,
 )
+from tests.queue.test_kill_points import POINTS, die_at
 
 # ---- dying: everything here runs in children of the zygote ----
 
@@ -133,6 +134,13 @@ def _sweep_roll(path: str, light: Callable[[], None]) -> None:
     q.append(LATE)
 
 
+def _sweep_append(path: str, light: Callable[[], None]) -> None:
+    q = open_queue(path)
+    _still(q)
+    light()
+    q.append(LATE)
+
+
 def _sweep_span(path: str, light: Callable[[], None]) -> None:
     q = open_queue(path)
     _still(q)
@@ -175,7 +183,7 @@ SWEEPS: dict[str, tuple[Callable[[str, Callable[[], None]], None], list[list[byt
 def die_at_store(path: str, what: str, stores: int) -> None:
     fuse = Fuse(stores)
     fuse.lay()
-    SWEEPS[what][0](path, fuse.light)
+    (SWEEPS[what][0] if what in SWEEPS else _sweep_append)(path, fuse.light)
     fuse.left = 0
 
 
@@ -234,3 +242,36 @@ def test_death_at_any_store_of_making_a_queue(yard: Yard, dies: Zygote) -> None:
             break
         assert ended == -signal.SIGKILL
     assert stores > 20
+
+
+@pytest.fixture(scope="module")
+def dies_at() -> Iterator[Zygote]:
+    with open_zygote(die_at) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "point", ["payload half written", "batch half written", "span before its commit word", "span after its commit word"]
+)
+def test_death_at_any_store_of_what_is_done_about_a_death(
+    yard: Yard, dies: Zygote, dies_at: Zygote, point: str
+) -> None:
+    """The next writer wipes or finishes what the dead one left, and dies over that; the one after it comes to the same."""
+    committed = POINTS[point][1]
+    step = (3 if point.startswith("span") else 1) if NATIVE else 7
+    for stores in itertools.count(1, step):
+        path = yard.new()
+        with open_queue(path) as q:
+            q.append_batch(BEFORE)
+            assert dies_at(path, point) == -signal.SIGKILL
+            ended = dies(path, "append", stores)
+            append_at_once(q, b"x")
+            found = payloads(q)
+            assert found in ([*BEFORE, *committed, *late, b"x"] for late in ([], [LATE])), f"after {stores} stores"
+            assert ended or LATE in found
+            assert_nothing_beyond(q)
+        assert_whole_after_reopening(path, found)
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+    assert stores > 3
