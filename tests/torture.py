@@ -1,4 +1,5 @@
-"""The kill campaign: processes write and read one queue, are killed with SIGKILL at random moments and replaced.
+"""The kill campaign: processes write and read one queue, are killed with SIGKILL at random moments and replaced; some stand still for
+a while instead.
 
     python -m tests.torture --kills 2000 --seed 7
 
@@ -31,13 +32,14 @@ from typing import Any
 
 from penstock import Flush, Message, Queue, RecordGone, Retention, Roll, kernel
 from penstock.storage import files
+from tests.stopping import Stops, add_option, add_row
 from tests.torture_table import Row, add
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_SIZE = 256 << 10
 WRITERS = 4
 KILLS_A_ROUND = 100  # then a new queue, so that a campaign of any length needs little disk
-KILLS_A_STOP = 20
+KILLS_TO_AN_END = 20
 STALL_S = 30.0
 KEPT_BYTES = 1 << 20  # by retention, beyond what the keeper has not passed
 
@@ -238,14 +240,15 @@ class Result:
     """What a campaign did."""
 
     kills: int = 0
-    stops: int = 0
+    ends: int = 0  # all killed at once, and the log judged
+    stops: int = 0  # of one, which then went on or was killed as it stood
     acknowledged: int = 0
     checked: int = 0
     retired: int = 0
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
-        for name in ("kills", "stops", "acknowledged", "checked", "retired"):
+        for name in ("kills", "ends", "stops", "acknowledged", "checked", "retired"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failures += other.failures
 
@@ -253,11 +256,12 @@ class Result:
 class Round:
     """One queue, killed at until `kills` are done."""
 
-    def __init__(self, base: Path, seed: int, *, retain: bool = False) -> None:
+    def __init__(self, base: Path, seed: int, *, retain: bool = False, stops: Stops | None = None) -> None:
         self.base = base
         self.seed = seed
         self.retain = retain
         self.rng = random.Random(seed)
+        self.stops = stops or Stops(self.rng)
         self.result = Result()
         self.writers: dict[int, subprocess.Popen[bytes]] = {}
         self.readers: dict[str, subprocess.Popen[bytes]] = {}
@@ -270,11 +274,11 @@ class Round:
                 q.tailer("keeper").close()
         try:
             while self.result.kills < kills and (until_s is None or time.monotonic() < until_s):
-                goal = min(kills, self.result.kills + KILLS_A_STOP)
+                goal = min(kills, self.result.kills + KILLS_TO_AN_END)
                 while self.result.kills < goal:
                     self._fill_up()
                     self._kill_some()
-                self._stop_all()
+                self._kill_all()
                 self._check()
                 each(self.result)
         finally:
@@ -304,6 +308,8 @@ class Round:
 
     def _kill_some(self) -> None:
         """One process (now and then two) at a random moment: mostly a writer at work, sometimes one that is opening."""
+        if self.stops.due():
+            self._stop_one()
         for _ in range(self.rng.choices([1, 2], [9, 1])[0]):
             if self.rng.random() < 0.2:
                 name = self.rng.choice(list(self.readers))
@@ -317,6 +323,21 @@ class Round:
                 me = list(self.writers)[-1]
                 time.sleep(self.rng.uniform(0, 0.2))
                 self._kill(self.writers.pop(me))
+
+    def _stop_one(self) -> None:
+        """At work, perhaps with a lock in hand. Those beside it go on or wait; one of them may die waiting, and so may it."""
+        everyone = {**self.writers, **self.readers}
+        name, other = self.rng.sample(list(everyone), 2)
+        self._await_work(name, everyone[name])
+
+        def meanwhile() -> None:
+            for one in [n for n, odds in ((other, 0.3), (name, 0.2)) if self.rng.random() < odds]:
+                time.sleep(self.rng.expovariate(100))
+                self._kill(self.writers.pop(one) if one in self.writers else self.readers.pop(one))
+
+        others = [process.pid for n, process in everyone.items() if n not in (name, other)]
+        self.stops.stop(everyone[name].pid, others, meanwhile)
+        self.result.stops += 1
 
     def _await_work(self, name: object, process: subprocess.Popen[bytes]) -> None:
         """Until it has acknowledged more than now, then a random moment longer."""
@@ -341,7 +362,7 @@ class Round:
         process.wait()
         self.result.kills += 1
 
-    def _stop_all(self) -> None:
+    def _kill_all(self) -> None:
         everyone = [*self.writers.values(), *self.readers.values()]
         self.writers, self.readers = {}, {}
         for process in everyone:
@@ -350,7 +371,7 @@ class Round:
         for process in everyone:
             process.wait()
         self.result.kills += len(everyone)
-        self.result.stops += 1
+        self.result.ends += 1
 
     # ---- judging ----
 
@@ -416,17 +437,18 @@ def campaign(
     seed: int,
     *,
     minutes: float | None = None,
+    stop_s: float = 0.0,
     each: Callable[[Result], None] = lambda _: None,
 ) -> Result:
     """Rounds until so many kills are done (or the time is over), a fifth of them with retention on. The broken round's
     directory is left, the others are removed."""
-    total = Result()
+    total, stops = Result(), Stops(random.Random(f"{seed} stops"), stop_s)
     until_s = None if minutes is None else time.monotonic() + 60 * minutes
     for number, (goal, retain) in enumerate(_rounds(kills)):
         if until_s is not None and time.monotonic() > until_s:
             break
         base = top / f"round{number}"
-        one = Round(base, seed * 1_000_003 + number, retain=retain)
+        one = Round(base, seed * 1_000_003 + number, retain=retain, stops=stops)
         try:
             one.run(goal, until_s=until_s, each=lambda now: each(_sum(total, now)))
         except Exception as error:
@@ -462,6 +484,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, however many kills are done")
     parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
+    add_option(parser)
     parser.add_argument("--role", choices=["writer", "keeper", "roamer"], help=argparse.SUPPRESS)
     parser.add_argument("--me", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--retain", action="store_true", help=argparse.SUPPRESS)
@@ -486,12 +509,13 @@ def main() -> int:
 
     kind = kernel.NAME + (", portable" if files.PORTABLE else "")
     print(f"seed {a.seed}, {a.kills} kills, {kind} kernel, in {top}", flush=True)
-    result = campaign(top, a.kills, a.seed, minutes=a.minutes, each=tell)
+    result = campaign(top, a.kills, a.seed, minutes=a.minutes, stop_s=a.stop_s, each=tell)
     print(f"\n{'kernel':24}{kind}")
-    for name in ("kills", "stops", "acknowledged", "checked", "retired"):
+    for name in ("kills", "ends", "stops", "acknowledged", "checked", "retired"):
         print(f"{name:24}{getattr(result, name)}")
     print(f"{'failures':24}{len(result.failures)}")
     add(Row("queue", "kill", result.kills, len(result.failures), result.checked))
+    add_row("queue", result.stops, len(result.failures), result.checked)
     for failure in result.failures:
         print(f"\n{failure}")
     if result.failures:

@@ -32,9 +32,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock import Channel, RecordGone, channel, kernel
+from penstock import Channel, LogBusy, RecordGone, channel, kernel
 from penstock.storage import files
 from tests.channel_crash.wreck import OVERHEAD, drain, messages, strays
+from tests.stopping import Stops, add_option, add_row
 from tests.torture import ROOT
 from tests.torture_table import Row, add
 
@@ -370,6 +371,7 @@ class Result:
     """What a campaign did."""
 
     kills: int = 0
+    stops: int = 0  # of one that then went on
     sent: int = 0
     received: int = 0
     removed: int = 0  # messages whose segments are gone
@@ -413,10 +415,11 @@ def _open_zygote(base: Path, compression: str | None) -> Iterator[Callable[[str]
         process.stdin.close()
 
 
-def campaign(base: Path, kills: int, seed: int, compression: str | None) -> Result:
+def campaign(base: Path, kills: int, seed: int, compression: str | None, stops: Stops | None = None) -> Result:
     """So many lives, one after the other, over one channel."""
     base.mkdir(parents=True, exist_ok=True)
     rng, result = random.Random(seed), Result()
+    stops = stops or Stops(rng)
     before = channel.CHANNEL_MESSAGE_BYTES, channel.INDEX_INTERVAL
     small_files()
     try:
@@ -427,10 +430,19 @@ def campaign(base: Path, kills: int, seed: int, compression: str | None) -> Resu
             while result.kills < kills:
                 began = _life(base)
                 pid, ended = born(f"{seed} {result.kills}")
-                if rng.random() < 0.25:  # while it is opening, or judging
-                    time.sleep(rng.uniform(0, 0.02))
-                else:
+                begun = rng.random() > 0.25
+                if begun:
                     _wait_until_begun(base, pid, began)
+                    time.sleep(rng.expovariate(15))
+                else:  # while it is opening, or judging
+                    time.sleep(rng.uniform(0, 0.02))
+                if stops.due() and not (base / "failure").exists():
+                    result.stops += 1
+                    try:
+                        stops.stop(pid, meanwhile=lambda begun=begun: begun and _look_beside(base))
+                    except BaseException:
+                        os.kill(pid, signal.SIGKILL)  # or all would wait for its end
+                        raise
                     time.sleep(rng.expovariate(15))
                 with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
                     os.kill(pid, signal.SIGKILL)
@@ -465,6 +477,19 @@ def _wait_until_begun(base: Path, pid: int, before: int) -> None:
         return
 
 
+def _look_beside(base: Path) -> None:
+    """The writer stands still, with whatever it has: nobody takes its place, and readers see all that it was told is sent."""
+    with contextlib.suppress(LogBusy):
+        Channel(base / "channel").close()
+        raise Broken("a channel could be opened whose writer stands still")
+    table, sent = Table(), Ticks(base / "ticks").load(SENT)
+    with Channel(base / "channel", read_only=True) as ch:
+        first = table.index(ch.stats().first_offset)
+        got = messages(ch)
+    if got != [message(i) for i in range(first, first + len(got))] or first + len(got) < sent:
+        raise Broken(f"beside a writer that stands still: {len(got)} messages from {first} on, {sent} were sent")
+
+
 def _judge_the_end(base: Path, result: Result) -> None:
     table = Table()
     with Channel(base / "channel", segment_bytes=SEGMENT_BYTES) as ch:
@@ -485,14 +510,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, however many kills are done")
     parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
+    add_option(parser)
     a = parser.parse_args()
+    stops = Stops(random.Random(f"{a.seed} stops"), a.stop_s)
     top = a.base or Path(tempfile.mkdtemp(prefix="campaign"))
     kind = kernel.NAME + (", portable" if files.PORTABLE else "")
     print(f"channel: seed {a.seed}, {a.kills} kills, {kind} kernel, in {top}", flush=True)
     left, number, began = a.kills, 0, time.monotonic()
     while left > 0 and (a.minutes is None or time.monotonic() - began < 60 * a.minutes):
         compression = (None, "zstd", "snappy", "gzip")[number % 4]
-        result = campaign(top / str(number), min(left, KILLS_A_ROUND), a.seed + number, compression)
+        result = campaign(top / str(number), min(left, KILLS_A_ROUND), a.seed + number, compression, stops)
         print(
             f"{time.monotonic() - began:7.1f} s  {a.kills - left + result.kills:6} kills, of the last {result.kills} "
             f"{result.sending} in a send, {result.receiving} in a receive, {result.acking} in an ack  "
@@ -500,6 +527,7 @@ def main() -> int:
             flush=True,
         )
         add(Row("channel", "kill", result.kills, len(result.failures), result.received))
+        add_row("channel", result.stops, len(result.failures), result.received)
         if result.failures:
             print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
             return 1

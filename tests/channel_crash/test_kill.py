@@ -9,6 +9,7 @@ import pytest
 
 from tests.channel_crash.campaign import campaign
 from tests.queue.crash import NATIVE, Yard
+from tests.stopping import ONE_IN
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "30" if NATIVE else "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
@@ -20,6 +21,7 @@ def test_what_was_acknowledged_holds_however_often_the_process_is_killed(yard: Y
     again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}"
     assert not result.failures, "\n".join([*result.failures, again])
     assert result.kills == KILLS
+    assert result.stops == KILLS // ONE_IN
     assert result.sent > 20 * KILLS
     assert result.received > 10 * KILLS
     assert result.removed, "no segment was ever removed"

@@ -25,9 +25,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock import journal, kernel
+from penstock import Journal, LogBusy, journal, kernel
 from penstock.storage import files
 from tests.journal_crash.story import Broken, Life, Notes
+from tests.stopping import Stops, add_option, add_row
 from tests.support import until
 from tests.torture import ROOT
 from tests.torture_table import Row, add
@@ -81,6 +82,7 @@ class Result:
     """What a campaign did."""
 
     kills: int = 0
+    stops: int = 0  # of one that then went on
     lived: int = 0  # lives that came so far as to append
     unfinished: int = 0  # deaths with records of more than one session left
     appended: int = 0
@@ -122,30 +124,47 @@ def _open_zygote(base: Path) -> Iterator[Callable[[str], tuple[int, Callable[[],
         process.stdin.close()
 
 
-def campaign(base: Path, kills: int, seed: int, until_s: float | None = None) -> Result:
+def campaign(base: Path, kills: int, seed: int, until_s: float | None = None, stops: Stops | None = None) -> Result:
     """So many lives, one after the other, over one journal."""
     base.mkdir(parents=True, exist_ok=True)
     rng, result = random.Random(seed), Result()
-    with _open_zygote(base) as born:
-        while result.kills < kills and (until_s is None or time.monotonic() < until_s):
-            pid, ended = born(f"{seed} {result.kills}")
-            if rng.random() < 0.4 and not leaves_it(result.kills):  # while it is opening or walking
-                time.sleep(rng.uniform(0, 0.03))
-            else:
-                until(lambda: (base / "lived").exists() or (base / "failure").exists(), "it gets to work")
-                time.sleep(rng.expovariate(20))
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
-                os.kill(pid, signal.SIGKILL)
-            if ended() != -signal.SIGKILL:
-                result.failures.append((base / "failure").read_text())
-                return result
-            result.kills += 1
-            _look(base, result)
+    stops = stops or Stops(rng)
     try:
+        with _open_zygote(base) as born:
+            while result.kills < kills and (until_s is None or time.monotonic() < until_s):
+                pid, ended = born(f"{seed} {result.kills}")
+                if rng.random() < 0.4 and not leaves_it(result.kills):  # while it is opening or walking
+                    time.sleep(rng.uniform(0, 0.03))
+                else:
+                    until(lambda: (base / "lived").exists() or (base / "failure").exists(), "it gets to work")
+                    time.sleep(rng.expovariate(20))
+                if stops.due() and not (base / "failure").exists():
+                    result.stops += 1
+                    try:
+                        stops.stop(pid, meanwhile=lambda: _look_beside(base))
+                    except BaseException:
+                        os.kill(pid, signal.SIGKILL)  # or all would wait for its end
+                        raise
+                    time.sleep(rng.expovariate(20))
+                with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
+                    os.kill(pid, signal.SIGKILL)
+                if ended() != -signal.SIGKILL:
+                    result.failures.append((base / "failure").read_text())
+                    return result
+                result.kills += 1
+                _look(base, result)
         _judge_the_end(base, result)
     except Broken as broken:
         result.failures.append(str(broken))
     return result
+
+
+def _look_beside(base: Path) -> None:
+    """Once it has the journal, nobody takes its place while it stands still."""
+    if (base / "lived").exists():
+        with contextlib.suppress(LogBusy):
+            Journal(base / "log").close()
+            raise Broken("a journal could be opened whose process stands still")
 
 
 def _look(base: Path, result: Result) -> None:
@@ -196,20 +215,23 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, however many kills are done")
     parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
+    add_option(parser)
     a = parser.parse_args()
+    stops = Stops(random.Random(f"{a.seed} stops"), a.stop_s)
     top = a.base or Path(tempfile.mkdtemp(prefix="campaign"))
     until_s = None if a.minutes is None else time.monotonic() + 60 * a.minutes
     kind = kernel.NAME + (", portable" if files.PORTABLE else "")
     print(f"seed {a.seed}, {a.kills} kills, {kind} kernel, in {top}", flush=True)
     left, number = a.kills, 0
     while left > 0 and (until_s is None or time.monotonic() < until_s):
-        result = campaign(top / str(number), min(left, 100), a.seed + number, until_s)
+        result = campaign(top / str(number), min(left, 100), a.seed + number, until_s, stops)
         print(
             f"{number:4}  {result.kills} kills, {result.appended} appended, {result.retired} groups retired, "
             f"{result.unfinished} unfinished walks",
             flush=True,
         )
         add(Row("journal", "kill", result.kills, len(result.failures), result.appended))
+        add_row("journal", result.stops, len(result.failures), result.appended)
         if result.failures:
             print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
             return 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.journal_crash.campaign import campaign
 from tests.queue.crash import NATIVE, Yard
+from tests.stopping import ONE_IN
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "40" if NATIVE else "15"))
 SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
@@ -18,6 +19,7 @@ def judge(base: Path, kills: int) -> None:
     again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={kills}"
     assert not result.failures, "\n".join([*result.failures, again])
     assert result.kills == kills
+    assert result.stops == kills // ONE_IN
     assert result.lived > kills // 4
     assert result.appended > 20 * kills
     assert result.retired > kills

@@ -103,6 +103,7 @@ def test_campaign_of_random_kills(tmp_path: Path) -> None:
     assert not result.failures, "\n".join([*result.failures, again])
     assert result.kills >= kills
     assert result.acknowledged > 1000
+    assert result.stops, "nobody was ever stopped"
 
 
 def test_retention_was_at_work_in_the_campaign(tmp_path: Path) -> None:

@@ -33,11 +33,12 @@ from typing import Any
 
 from penstock import Retention, Topics, kernel
 from penstock.storage import files
+from tests.stopping import Stops, add_option, add_row
 from tests.torture import ROOT
 from tests.torture_table import Row, add
 
 PUBLISHERS, MEMBERS = 2, 3
-KILLS_A_STOP = 15
+KILLS_TO_AN_END = 15
 KILLS_A_ROUND = 60
 STALL_S = 30.0
 GROUP = "g"
@@ -177,7 +178,8 @@ class Result:
     """What a campaign did."""
 
     kills: int = 0
-    stops: int = 0
+    ends: int = 0  # all killed at once, and the topic judged
+    stops: int = 0  # of one, which then went on or was killed as it stood
     acknowledged: int = 0
     delivered: int = 0
     again: int = 0  # deliveries of what another one had not committed
@@ -185,7 +187,7 @@ class Result:
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
-        for name in ("kills", "stops", "acknowledged", "delivered", "again", "retired"):
+        for name in ("kills", "ends", "stops", "acknowledged", "delivered", "again", "retired"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failures += other.failures
 
@@ -202,12 +204,13 @@ class Life:
 class Round:
     """One topic."""
 
-    def __init__(self, base: Path, seed: int, partitions: int, *, retain: bool) -> None:
+    def __init__(self, base: Path, seed: int, partitions: int, *, retain: bool, stops: Stops | None = None) -> None:
         self.base = base
         self.seed = seed
         self.partitions = partitions
         self.retain = retain
         self.rng = random.Random(seed)
+        self.stops = stops or Stops(self.rng)
         self.result = Result()
         self.ended: dict[int, int] = {}  # by member: when it was killed
         self._ids = iter(range(1, 1 << 30))
@@ -221,13 +224,13 @@ class Round:
         with _open_zygote(self.base) as ask:
             try:
                 while self.result.kills < kills:
-                    goal = min(kills, self.result.kills + KILLS_A_STOP)
+                    goal = min(kills, self.result.kills + KILLS_TO_AN_END)
                     while self.result.kills < goal:
                         self._fill_up(ask)
                         self._disturb(ask)
                     for life in list(self._lives):
                         self._kill(life, ask, count=False)
-                    self.result.stops += 1
+                    self.result.ends += 1
                     self._check()
             finally:
                 for life in list(self._lives):
@@ -246,12 +249,23 @@ class Round:
         if self.rng.random() < 0.8:
             self._await_work(life)
         time.sleep(self.rng.expovariate(60))
-        if life.role == "member" and self.rng.random() < 0.2:
-            os.kill(life.pid, signal.SIGSTOP)
-            time.sleep(self.rng.uniform(0, 0.3))
-            os.kill(life.pid, signal.SIGCONT)
-            return
-        self._kill(life, ask)
+        if self.stops.due():
+            self._stop(life, ask)
+        else:
+            self._kill(life, ask)
+
+    def _stop(self, life: Life, ask: Callable[..., int]) -> None:
+        """At work, perhaps with a lock in hand; one beside it may die waiting, and so may it."""
+        others = [other for other in self._lives if other is not life]
+        doomed = [one for one, odds in ((others.pop(), 0.3), (life, 0.2)) if self.rng.random() < odds]
+
+        def meanwhile() -> None:
+            for one in doomed:
+                time.sleep(self.rng.expovariate(100))
+                self._kill(one, ask)
+
+        self.stops.stop(life.pid, [other.pid for other in others], meanwhile)
+        self.result.stops += 1
 
     def _await_work(self, life: Life) -> None:
         path = self.base / f"{life.me}.{'ack' if life.role == 'publisher' else 'member'}"
@@ -413,15 +427,16 @@ def campaign(
     seed: int,
     *,
     minutes: float | None = None,
+    stop_s: float = 0.0,
     each: Callable[[Result], None] = lambda _: None,
 ) -> Result:
     """Rounds until so many kills are done (or the time is over), each with a topic of its own, every third one with retention. The broken round's
     directory is left, the others are removed."""
-    total, number = Result(), 0
+    total, number, stops = Result(), 0, Stops(random.Random(f"{seed} stops"), stop_s)
     until_s = None if minutes is None else time.monotonic() + 60 * minutes
     while total.kills < kills and (until_s is None or time.monotonic() < until_s):
         base = top / f"topic{number}"
-        one = Round(base, seed * 1_000_003 + number, 1 + (seed + number) % 5, retain=number % 3 == 2)
+        one = Round(base, seed * 1_000_003 + number, 1 + (seed + number) % 5, retain=number % 3 == 2, stops=stops)
         try:
             one.run(min(KILLS_A_ROUND, kills - total.kills))
         except Exception as error:
@@ -441,6 +456,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, however many kills are done")
     parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
+    add_option(parser)
     a = parser.parse_args()
     top = a.base or Path(tempfile.mkdtemp(prefix="campaign"))
     kind = kernel.NAME + (", portable" if files.PORTABLE else "")
@@ -448,12 +464,13 @@ def main() -> int:
 
     def tell(now: Result) -> None:
         print(
-            f"{now.kills:6} kills  {now.acknowledged:8} acknowledged  {now.delivered:8} delivered, {now.again:6} again",
+            f"{now.kills:6} kills  {now.stops:4} stops  {now.acknowledged:8} acknowledged  {now.delivered:8} delivered, {now.again:6} again",
             flush=True,
         )
 
-    result = campaign(top, a.kills, a.seed, minutes=a.minutes, each=tell)
+    result = campaign(top, a.kills, a.seed, minutes=a.minutes, stop_s=a.stop_s, each=tell)
     add(Row("topic", "kill", result.kills, len(result.failures), result.delivered))
+    add_row("topic", result.stops, len(result.failures), result.delivered)
     if result.failures:
         print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
         return 1

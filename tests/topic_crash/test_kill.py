@@ -26,7 +26,8 @@ def test_what_was_acknowledged_or_committed_holds_whoever_is_killed(yard: Yard, 
     except Exception as error:
         raise AssertionError(f"{error}\n{again}") from error
     assert one.result.kills == times * KILLS
-    assert one.result.stops
+    assert one.result.ends
+    assert one.result.stops, "nobody was ever stopped"
     assert one.result.acknowledged > 20 * KILLS, again
     assert one.result.delivered > 20 * KILLS, again
     assert one.result.again, f"nothing was ever handed over uncommitted: it proves nothing of that; {again}"
