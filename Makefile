@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 USES := tests/queue tests/channel tests/topic tests/journal
 CRASHES := tests/channel_crash tests/topic_crash tests/journal_crash
 # Where it matters how a lock is taken, a reader woken and space reserved: who appends, waits, forks and dies.
-WAYS := append disk_full follow fork interrupt kill kill_points kill_stores processes read_live roll sync
+WAYS := append disk_full follow fork interrupt kill kill_points kill_stores processes read_live roll stopped sync
 PORTABLE := $(WAYS:%=tests/queue/test_%.py) tests/topic/test_processes.py tests/topic/test_publish.py tests/topic/test_groups.py \
   tests/topic/test_read.py $(CRASHES:%=%/test_kill.py)
 # Java as short runs want it: no second compiler that pays off after minutes, and no threads to collect garbage with.

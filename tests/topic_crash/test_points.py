@@ -1,9 +1,11 @@
 """SIGKILL at each step of writing a batch: a process takes the lock as the kernel's thread does, leaves what that would have
-left, and kills itself. Those beside go on at once; so does whoever comes after, in this boot and another.
+left, and kills itself. Those beside go on at once; so does whoever comes after, in this boot and another. One that stands still
+there (SIGSTOP) is waited for.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import struct
 import time
@@ -18,6 +20,8 @@ from penstock.kernel import layout
 from penstock.storage import control
 from tests.queue.crash import Yard, payload
 from tests.queue.dying import Zygote, die, open_zygote
+from tests.stopping import is_stopped
+from tests.support import until
 from tests.topic_crash.wreck import everything, found, lay, open_topics
 
 BEFORE = [payload(i, n) for i, n in enumerate([10, 0, 20])]
@@ -173,3 +177,47 @@ def test_a_publisher_that_waits_is_not_held_up_by_a_death(yard: Yard, child: Zyg
         assert child(path, name) == -signal.SIGKILL
         assert t.publish(b"mine").wait(10) == len(there)
         assert list(found(t)[0].values()) == [*there, b"mine"]
+
+
+def stand(path: str) -> None:
+    """In a child: stand still with half a batch written, and then finish it."""
+    logs = open_topics(Path(path))
+    w = Writing(logs.topic("t")).write(17)
+    print(os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    w.publish(mark=True)
+    w.control.page.unlock()
+    os._exit(7)
+
+
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Zygote]:
+    with open_zygote(stand) as zygote:
+        yield zygote
+
+
+@pytest.mark.parametrize("then", [signal.SIGCONT, signal.SIGKILL])
+def test_a_publisher_that_stands_still_with_the_lock_is_waited_for(
+    yard: Yard, standing: Zygote, then: signal.Signals
+) -> None:
+    path = yard.keep()
+    fill(path)
+    with open_topics(path, linger_s=0.0) as logs:
+        t = logs.topic("t")
+        t.ends()
+        standing.tell(str(path))
+        pid = int(standing.answer())
+        until(lambda: is_stopped(pid), "it stops")
+        try:
+            made = t.publish(b"mine")
+            with pytest.raises(TimeoutError):
+                made.wait(0.5)
+            assert list(found(t)[0].values()) == BEFORE
+        finally:
+            os.kill(pid, then)
+        assert int(standing.answer()) == (7 if then == signal.SIGCONT else -signal.SIGKILL)
+        there = BEFORE + BATCH if then == signal.SIGCONT else BEFORE
+        assert made.wait(10) == len(there)
+        assert list(found(t)[0].values()) == [*there, b"mine"]
+    with open_topics(path) as logs:
+        assert logs.topic("t").recovery(0).clean
