@@ -27,7 +27,7 @@ help:
 	@echo "make docs     the documentation as a site, in site/; to search it, python3 -m http.server -d site"
 	@echo "make bench    figures beside other embedded logs and stores, then those of Spark; ARGS=\"--help\" tells what can be narrowed"
 	@echo "make bench-spark  of these the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
-	@echo "make torture  10,000 kills of processes that use a queue, a channel, a journal and a topic, then states that crashes may leave"
+	@echo "make torture  10,000 kills of processes that use a queue, a channel, a journal and a topic, hundreds of stops, then states that crashes leave"
 	@echo "              of short workloads and calls that fail, 200 power cuts on ext4 and xfs (as root, with btrfs), and kills of Spark;"
 	@echo "              one table at the end (an hour); ARGS=\"--part 10\" for a tenth of it"
 	@echo "make sanitize the native kernel under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (10 minutes)"

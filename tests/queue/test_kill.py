@@ -1,6 +1,6 @@
 """SIGKILL of whole processes: at random (the campaign of tests/torture.py), after an append, asleep; and exits without a close.
 
-Death at a chosen place inside the code: test_kill_points, test_kill_stores, test_kill_copying.
+Death at a chosen place inside the code: test_kill_points, test_kill_stores, test_kill_copying; while a log recovers: test_recovery.
 """
 
 from __future__ import annotations
