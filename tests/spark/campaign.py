@@ -1,5 +1,5 @@
 """The campaign of kills of a Spark job that copies a queue to a queue: of its driver, with all its processes, at random moments and at
-each step of a commit, and of a worker over a task. After each the copy is held against what it copies: whole batches, in order, none twice.
+each step of a commit, and of a worker over a task; sometimes all of it stands still before. After each the copy is held against what it copies: whole batches, in order, none twice.
 
     python -m tests.spark.campaign --kills 30 --seed 7
 """
@@ -16,12 +16,14 @@ from pathlib import Path
 from penstock import Queue
 from tests import torture_table
 from tests.spark.dying import MOMENTS, drive
+from tests.stopping import FAULT
 from tests.torture_table import Row
 
 BATCH = 500  # as `dying` has it
 MORE = 20 * BATCH  # appended whenever all is copied
 RANDOMLY = "driver killed at random moments"
 UP_TO_S = 4.0  # after its first batch began
+STOPPED_S = 20.0
 
 
 def copied(top: Path, sent: int) -> int:
@@ -53,15 +55,17 @@ def campaign(top: Path, kills: int, seed: int) -> tuple[dict[str, Row], str | No
                 q.append_batch([b"%d" % i for i in range(sent, sent + MORE)])
             sent += MORE
         moment = MOMENTS[number // 2 % len(MOMENTS)] if number % 2 else None
+        after_s = rng.uniform(0.0, UP_TO_S) if moment is None else None
+        stop_s = rng.uniform(0.5, STOPPED_S) if moment is None and number % 4 == 0 else 0.0
         failure = None
         try:
-            drive(top, moment, number, after_s=rng.uniform(0.0, UP_TO_S) if moment is None else None)
+            drive(top, moment, number, after_s=after_s, stop_s=stop_s)
             before, there = there, copied(top, sent)
             assert there >= before, f"{before} records were there, now {there}"
             assert moment is None or (top / f"dead-{number}").exists(), f"it never came to {moment!r}"
         except AssertionError as error:
             failure = f"kill {number}, {moment or 'at random'}: {error}"
-        fault = fault_of(moment)
+        fault = fault_of(moment) if not stop_s else FAULT
         row = rows.get(fault, Row("Spark sink", fault, 0, 0, 0))
         rows[fault] = Row(row.use, fault, row.cases + 1, row.failures + (failure is not None), row.records + there)
         print(f"{number + 1}/{kills}: {moment or 'at random'}: {there:,} of {sent:,} copied", flush=True)

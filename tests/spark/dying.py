@@ -6,14 +6,17 @@ the moment comes the whole driver, its JVM and its Python processes, is killed w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.stopping import standing
 from tests.support import until
 
 ROOT = Path(__file__).parents[2]
@@ -21,9 +24,11 @@ MOMENTS = ("staged", "before the intent", "after the intent", "appended", "done"
 SOME = ("appended", "in a task")  # between the log and its ledger, and a worker; `make test-spark` has all
 
 
-def drive(top: Path, moment: str | None = None, number: int = 0, *, after_s: float | None = None) -> int:
+def drive(
+    top: Path, moment: str | None = None, number: int = 0, *, after_s: float | None = None, stop_s: float = 0.0
+) -> int:
     """Run a driver, in a directory with a log `in`, until it dies at that moment, or so many seconds after its first batch began; or
-    is done. How it ended."""
+    is done. How it ended. With `stop_s` all its processes stand still for so long first, and go on for as long as before."""
     hook = top / "hook"
     hook.mkdir(exist_ok=True)
     (hook / "sitecustomize.py").write_text("from tests.spark.dying import arm\narm()\n")
@@ -38,6 +43,9 @@ def drive(top: Path, moment: str | None = None, number: int = 0, *, after_s: flo
             if after_s is not None:
                 begun = len(_offsets(top))
                 until(lambda: len(_offsets(top)) > begun or driver.poll() is not None, "its first batch", 120)
+                if stop_s:
+                    time.sleep(after_s)
+                    _stop_all(driver, stop_s)
             ended = driver.wait(120 if after_s is None else after_s)
         except subprocess.TimeoutExpired:
             os.killpg(driver.pid, signal.SIGKILL)
@@ -47,6 +55,19 @@ def drive(top: Path, moment: str | None = None, number: int = 0, *, after_s: flo
     dies = moment is not None or after_s is not None
     assert dies or ended == 0, (top / "said").read_text()[-4000:]
     return ended
+
+
+def _stop_all(driver: subprocess.Popen[bytes], seconds: float) -> None:
+    """The driver, its JVM and its Python workers: all of its session."""
+    stopped = 0
+    with contextlib.ExitStack() as stack:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if int(stat.read_text().rsplit(") ", 1)[1].split()[3]) == driver.pid:
+                    stack.enter_context(standing(int(stat.parent.name)))
+                    stopped += 1
+        time.sleep(seconds)
+    assert stopped > 1 or driver.poll() is not None
 
 
 def _offsets(top: Path) -> list[Path]:
