@@ -87,7 +87,7 @@ bench-spark: $(VENV)/.ready-bench $(VENV)/.ready-spark
 
 # Into build/sanitize-*, beside the ordinary build.
 sanitize: $(VENV)/.ready-dev
-	$(BIN)/python -m tests.sanitize
+	$(BIN)/python -m tests.sanitize $(ARGS)
 
 soak: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)

@@ -1,6 +1,6 @@
 """The native kernel under the compiler's sanitizers: `make sanitize`.
 
-    python -m tests.sanitize address thread
+    python -m tests.sanitize --only address
 
 Builds it into build/sanitize-*, beside a copy of the sources, so that the ordinary build stays what it is, and runs the tests of the
 kernel, and hostile files, on that. A sanitizer that is not there, or that finds something, is a failure.
@@ -163,9 +163,10 @@ def sanitize(name: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sanitize", description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", choices=list(SANITIZERS), default=list(SANITIZERS))
+    parser.add_argument("--only", choices=SANITIZERS)
     try:
-        fine = [sanitize(name) for name in parser.parse_args(arguments).names]
+        only = parser.parse_args(arguments).only
+        fine = [sanitize(name) for name in SANITIZERS if only in (None, name)]
     except Missing as missing:
         print(f"sanitize: {missing}", file=sys.stderr)
         return 1

@@ -1,0 +1,15 @@
+"""What `make sanitize` runs. The runs themselves take minutes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import sanitize
+
+
+@pytest.mark.parametrize(("given", "run"), [([], ["address", "thread"]), (["--only", "thread"], ["thread"])])
+def test_all_sanitizers_or_one(monkeypatch: pytest.MonkeyPatch, given: list[str], run: list[str]) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(sanitize, "sanitize", lambda name: ran.append(name) or True)
+    assert sanitize.main(given) == 0
+    assert ran == run
