@@ -310,6 +310,7 @@ class Round:
         """One process (now and then two) at a random moment: mostly a writer at work, sometimes one that is opening."""
         if self.stops.due():
             self._stop_one()
+            self._fill_up()
         for _ in range(self.rng.choices([1, 2], [9, 1])[0]):
             if self.rng.random() < 0.2:
                 name = self.rng.choice(list(self.readers))

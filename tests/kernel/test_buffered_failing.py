@@ -575,6 +575,15 @@ def test_threads_may_close_at_once(new_rig: NewRig) -> None:
     assert rig.payloads() == [b"a"]
 
 
+@pytest.mark.parametrize("new_rig", ["reference, file lock"], indirect=True)
+def test_a_thread_that_has_the_number_of_the_one_that_ended_may_close(new_rig: NewRig) -> None:
+    """The native kernel's keeps its number until it is joined."""
+    buffered = new_rig().buffered()
+    buffered.append(b"a")
+    buffered.close()
+    assert not buffered._is_thread(lambda: buffered._thread.ident)
+
+
 @pytest.mark.parametrize("delay_s", [0.0, 0.002, 0.005, 0.01])
 def test_a_close_while_something_large_is_copied(new_rig: NewRig, delay_s: float) -> None:
     """It is written or refused, never taken and forgotten."""

@@ -395,8 +395,9 @@ class Buffered:
             return self._piles[-1].batch if self._piles else None
 
     def _is_thread(self, ident: Callable[[], int] = threading.get_ident) -> bool:
-        """Whether its thread asks. `ident` is kept, as a finalizer at the very end finds the module empty."""
-        return self._thread is not None and self._thread.ident == ident()
+        """Whether its thread asks, whose number is another's once it has ended. `ident` is kept, as a finalizer at the very end
+        finds the module empty."""
+        return self._thread is not None and not self._ended and self._thread.ident == ident()
 
     def close(self) -> None:
         """Write and sync what there is, end the thread and let go of the page. Raises what failed a batch there. Safe to call
