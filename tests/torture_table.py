@@ -12,16 +12,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+_AT_ONCE = 2  # those that kill wait much of the time
 _FILE = "PENSTOCK_TORTURE_TABLE"  # where rows are collected, a line of JSON each
 CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a workload it looks at, unless told otherwise
+    "tests.kit.campaign": 50_000,
     "tests.torture": 4_000,
     "tests.topic_crash.campaign": 2_000,
     "tests.channel_crash.campaign": 2_000,
     "tests.journal_crash.campaign": 2_000,
-    "tests.kit.campaign": 50_000,
     "tests.power.campaign": 200,
     "tests.spark.campaign": 30,
 }
@@ -61,19 +63,30 @@ def table(rows: Iterable[Row]) -> str:
     )
 
 
+def run(module: str, arguments: list[str], rows: Path) -> int:
+    """One campaign, each of its lines with its name; how it ended."""
+    name = module.removeprefix("tests.").removesuffix(".campaign")
+    command, env = [sys.executable, "-m", module, *arguments], {**os.environ, _FILE: str(rows)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"{name:14} {line}", end="", flush=True)
+    return process.returncode
+
+
 def main(arguments: list[str]) -> int:
     """Each campaign gets these arguments; without any, the number that is usual for it. `--part 10` is ten percent of that."""
     part = int(arguments[1]) if arguments[:1] == ["--part"] else 100
     arguments = arguments[2:] if arguments[:1] == ["--part"] else arguments
-    failed = []
-    with tempfile.TemporaryDirectory() as top:
-        rows = Path(top) / "rows"
-        rows.touch()
-        for module, kills in CAMPAIGNS.items():
-            command = [sys.executable, "-m", module, *(arguments or ["--kills", str(-(-kills * part // 100))])]
-            if subprocess.run(command, env={**os.environ, _FILE: str(rows)}).returncode:
-                failed.append(module)
-        print("\n" + table(Row(**json.loads(line)) for line in rows.read_text().splitlines()))
+    with tempfile.TemporaryDirectory() as top, ThreadPoolExecutor(_AT_ONCE) as pool:
+        rows = {module: Path(top) / module for module in CAMPAIGNS}
+        ended = {
+            module: pool.submit(run, module, arguments or ["--kills", str(-(-kills * part // 100))], rows[module])
+            for module, kills in CAMPAIGNS.items()
+        }
+        failed = [module for module, code in ended.items() if code.result()]
+        lines = [line for path in rows.values() if path.exists() for line in path.read_text().splitlines()]
+    print("\n" + table(Row(**json.loads(line)) for line in lines))
     if failed:
         print(f"\nfailed, see above: {', '.join(failed)}")
     return 1 if failed else 0
