@@ -292,6 +292,30 @@ def test_a_receiver_that_waits_is_not_disturbed_when_its_segment_is_removed(path
         assert [thread.result() for thread in waiting] == [b"c", b"c"]
 
 
+@pytest.mark.parametrize("peek", [False, True])
+def test_a_receiver_goes_on_behind_what_was_acknowledged_in_an_earlier_life_and_is_removed(
+    path: Path, peek: bool
+) -> None:
+    """It comes to a gap, and what lies beyond that goes as soon as the gap is closed."""
+    with Channel(path, segment_bytes=1000) as ch:
+        one, other = (ch.rx("team", ack=True, shared=True) for _ in range(2))
+        for i in range(60):
+            ch.tx().send(b"%d" % i * 50)
+        one.recv()
+        other.ack(len(other.recv_many(59)))
+    with Channel(path, segment_bytes=1000) as ch:
+        rx = ch.rx("team", ack=True, shared=True)
+        assert rx.recv() == b"0" * 50
+        rx.ack()
+        until(lambda: ch.stats().segments == 1, "what is done is removed")
+        ch.tx().send(b"next")
+        if peek:
+            assert rx.peek(5) == [b"next"]
+        assert rx.recv(5) == b"next"
+        rx.ack()
+        assert rx.offset == ch.stats().write_offset
+
+
 def test_a_seek_back_holds_what_it_went_to(path: Path) -> None:
     with Channel(path, segment_bytes=1) as ch:
         rx, holds = ch.rx("worker"), ch.rx("holds")

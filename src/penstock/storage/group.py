@@ -146,10 +146,29 @@ class Group:
             self._refuse()
         assert self._astray is not None
         try:
-            self._reader.seek(self._astray)
+            self._stand(self._reader, self._astray)
         except RecordGone as gone:
             raise self._told(gone) from None
         self._astray = None
+
+    def _stand(self, reader: LogReader, sequence: int) -> None:
+        """Have a reader go on there, or behind that if it is done and gone."""
+        try:
+            reader.seek(sequence)
+        except RecordGone:
+            if not self._step_over(reader, sequence):
+                raise
+
+    def _step_over(self, reader: LogReader, sequence: int) -> bool:
+        """What comes next is gone. If that is since it is done, stand where the rest begins: what was done beyond a gap, in an earlier
+        life, is removed when the gap is, and the reader may not have come to it yet."""
+        if self._done.low < self._places.first:
+            return False
+        behind = self._places.sequence(self._done.low)
+        if behind <= sequence:
+            return False
+        reader.seek(behind)
+        return True
 
     @property
     def low(self) -> int:
@@ -438,7 +457,13 @@ class Group:
         records, done = self._records if reader is None else reader.records, self._done
         while True:
             segment, position, losses = records.segment, records.position, len(self._reader.losses)
-            if (message := records.read()) is None:
+            try:
+                message = records.read()
+            except RecordGone:
+                if not self._step_over(reader or self._reader, records.sequence):
+                    raise
+                continue
+            if message is None:
                 return None
             if reader is None:
                 end = self._offset()
@@ -509,7 +534,7 @@ class Group:
             ahead = LogReader(self._log)
             out: list[T] = []
             try:
-                ahead.seek(self._next_sequence())
+                self._stand(ahead, self._next_sequence())
                 while len(out) < n and (taken := back.popleft() if back else self._next(ahead)) is not None:
                     out.append(self._decoded(decode, taken))
             except Exception as error:
