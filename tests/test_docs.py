@@ -13,6 +13,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -150,7 +151,8 @@ MODULES = [p.relative_to(SOURCE).with_suffix("") for p in sorted(SOURCE.rglob("*
 
 
 @pytest.mark.parametrize("module", [".".join(path.parts) for path in MODULES])
-def test_docstring_examples_run(module: str) -> None:
+def test_docstring_examples_run(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what they leave there goes with the test
     ran = doctest.testmod(importlib.import_module(module))
     assert ran.attempted
     assert not ran.failed
