@@ -48,14 +48,16 @@ def add(row: Row) -> None:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Rows of the same use and fault are one line."""
+    """Rows of the same use and fault are one line, and those of a use stand together."""
     sums: dict[tuple[str, str], Row] = {}
     for row in rows:
         so_far = sums.get((row.use, row.fault), Row(row.use, row.fault, 0, 0, 0))
         added = {name: getattr(so_far, name) + getattr(row, name) for name in ("cases", "failures", "records")}
         sums[row.use, row.fault] = replace(so_far, **added)
+    uses = list(dict.fromkeys(use for use, _ in sums))
+    ordered = sorted(sums.values(), key=lambda row: uses.index(row.use))
     lines = [("use", "fault", "cases", "failures", "records")]
-    lines += [(r.use, r.fault, f"{r.cases:,}", f"{r.failures:,}", f"{r.records:,}") for r in sums.values()]
+    lines += [(r.use, r.fault, f"{r.cases:,}", f"{r.failures:,}", f"{r.records:,}") for r in ordered]
     widths = [max(len(line[i]) for line in lines) for i in range(5)]
     return "\n".join(
         f"{use:{widths[0]}}  {fault:{widths[1]}}  {cases:>{widths[2]}}  {failures:>{widths[3]}}  {records:>{widths[4]}}"
