@@ -23,10 +23,8 @@ ONE_IN = 8  # moments at which something is done to a process
 MOMENT_S = 0.3
 SECONDS_S = 5.0
 LONGEST_S = 130.0
-FIRST_LONG, LONG_EVERY = (
-    20,
-    200,
-)  # the how-manieth stop is the first long one, and how many there are from one to the next
+FIRST_LONG = 20  # the how-manieth stop is the first long one
+LONG_EVERY = 200  # stops from one long one to the next
 FREELY_S = 2.0
 
 
@@ -66,9 +64,17 @@ class Stops:
 
     def stop(self, pid: int, others: Iterable[int] = (), meanwhile: Callable[[], object] = lambda: None) -> None:
         """Have a process stand still. If that takes long the others do so too, but for the first and the last of it: all that they
-        write would have to be read."""
+        write would have to be read. If what happens meanwhile is wrong it is killed, or all would wait for its end."""
         self.count += 1
-        seconds = self._how_long()
+        try:
+            self._stand(pid, self._how_long(), others, meanwhile)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            raise
+
+    @staticmethod
+    def _stand(pid: int, seconds: float, others: Iterable[int], meanwhile: Callable[[], object]) -> None:
         with standing(pid):
             meanwhile()
             time.sleep(min(seconds, FREELY_S))

@@ -13,7 +13,6 @@ import time
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, cast
@@ -49,7 +48,7 @@ from penstock.storage.recovery import Recovery
 from penstock.storage.settings import Settings, settle
 from penstock.storage.shrink import clear_leftovers, clear_orphans, compress_sealed
 from penstock.storage.span import guard_sync
-from penstock.storage.weakly import weakly
+from penstock.storage.weakly import taken_out, weakly
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -619,9 +618,8 @@ class Channel(AsyncClosable, Generic[T]):
             for held in (self._offsets, self._holder):
                 if held is not None:
                     held.close()
-            with suppress(KeyError):  # one by one: another thread may add to them
-                while True:
-                    self._senders.pop()._append = self._refuse  # what it had is the kernel's, which holds the page
+            for sender in taken_out(self._senders):
+                sender._append = self._refuse  # what it had is the kernel's, which holds the page
 
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:

@@ -12,7 +12,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -38,6 +37,7 @@ from penstock.storage.reader import OnCorrupt
 from penstock.storage.recovery import OnProgress, Recovery
 from penstock.storage.settings import Settings, settle
 from penstock.storage.tailer import At, Tailer
+from penstock.storage.weakly import taken_out
 
 if TYPE_CHECKING:
     import pyarrow
@@ -246,9 +246,8 @@ class Queue(AsyncClosable):
                 self._log.close()
         finally:
             self.__dict__.pop("append", None)  # the kernel's, which holds the page
-            with suppress(KeyError):  # one by one: another thread may add to them
-                while True:
-                    self._appenders.pop().append = self.append
+            for appender in taken_out(self._appenders):
+                appender.append = self.append
 
     def _open_log(self) -> Log:
         assert self._log is not None

@@ -438,11 +438,7 @@ def campaign(base: Path, kills: int, seed: int, compression: str | None, stops: 
                     time.sleep(rng.uniform(0, 0.02))
                 if stops.due() and not (base / "failure").exists():
                     result.stops += 1
-                    try:
-                        stops.stop(pid, meanwhile=lambda begun=begun: begun and _look_beside(base))
-                    except BaseException:
-                        os.kill(pid, signal.SIGKILL)  # or all would wait for its end
-                        raise
+                    stops.stop(pid, meanwhile=lambda begun=begun: begun and _look_beside(base))
                     time.sleep(rng.expovariate(15))
                 with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
                     os.kill(pid, signal.SIGKILL)

@@ -140,11 +140,7 @@ def campaign(base: Path, kills: int, seed: int, until_s: float | None = None, st
                     time.sleep(rng.expovariate(20))
                 if stops.due() and not (base / "failure").exists():
                     result.stops += 1
-                    try:
-                        stops.stop(pid, meanwhile=lambda: _look_beside(base))
-                    except BaseException:
-                        os.kill(pid, signal.SIGKILL)  # or all would wait for its end
-                        raise
+                    stops.stop(pid, meanwhile=lambda: _look_beside(base))
                     time.sleep(rng.expovariate(20))
                 with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
                     os.kill(pid, signal.SIGKILL)

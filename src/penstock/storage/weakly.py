@@ -1,15 +1,17 @@
-"""Callbacks that do not keep alive whose method they call: else it, and the files it has open, would wait for the collector of
-garbage."""
+"""Callbacks that do not keep alive whose method they call, and sets of what is not kept alive: else it, and the files it has open,
+would wait for the collector of garbage."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from penstock.errors import LogClosed
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def weakly(method: Callable[..., R]) -> Callable[..., R]:
@@ -25,3 +27,10 @@ def weakly(method: Callable[..., R]) -> Callable[..., R]:
         return found
 
     return call
+
+
+def taken_out(some: weakref.WeakSet[T]) -> Iterator[T]:
+    """Each of them, one by one: another thread may add to them meanwhile."""
+    with suppress(KeyError):
+        while True:
+            yield some.pop()
