@@ -43,8 +43,18 @@ def lay(image: Image, top: Path, boot: Boot) -> Path:
 
 
 def copy(source: Path, target: Path, boot: Boot) -> Path:
-    """A journal's directory as a crash right now would leave it."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("recovery.done"))  # which is being deleted
+    """A journal's directory as a crash right now would leave it. Files are deleted in the background, after they were listed as
+    gone: a copy during which one went is none of a single moment, and is made again."""
+    while True:
+        names = set(files.walk(source))
+        try:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("recovery.done"))  # which is being deleted
+        except shutil.Error:
+            if names == set(files.walk(source)):
+                raise
+        if names == set(files.walk(source)):
+            break
+        shutil.rmtree(target)
     settle_pages(target, boot)
     return target
 
