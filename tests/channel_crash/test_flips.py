@@ -14,7 +14,7 @@ import pytest
 from penstock import Channel, CorruptRecord, NotALog
 from penstock.formats import channel as fmt
 from penstock.storage import companion
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from tests.channel_crash.wreck import (
     HEADER,
     by_hand,

@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Channel, CorruptRecord
 from penstock.formats import channel as fmt
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from tests.channel_crash.wreck import (
     HEADER,
     by_hand,

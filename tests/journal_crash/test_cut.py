@@ -20,8 +20,8 @@ import pytest
 from penstock import Journal, journal
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
-from penstock.testing.disk import Boot
 from penstock.testing.standing_in import CHANGING, standing_in
+from penstock.testing.state import Boot
 from tests.journal import by_hand
 from tests.journal_crash.campaign import strays
 from tests.journal_crash.story import Life

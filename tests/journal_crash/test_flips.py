@@ -14,7 +14,7 @@ import pytest
 from penstock import CorruptRecord, Journal, Loss, PenstockError, Record, RecoveryUnfinished
 from penstock.kernel import layout
 from penstock.storage import companion, control
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from tests.journal_crash.small import CHECKED, Part, Small, build
 from tests.journal_crash.wreck import Found, lay, one_in, recovered
 from tests.queue.crash import NATIVE, Image, Yard

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import CorruptRecord, Journal
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from tests.journal_crash.small import Part, Small, build
 from tests.journal_crash.wreck import EVERY, Found, lay, one_in, recovered
 from tests.queue.crash import NATIVE, Image, Yard

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import CorruptRecord, Journal, Loss, PenstockError, Record, RecoveryUnfinished
 from penstock.storage import files
-from penstock.testing.disk import Boot, settle_page
+from penstock.testing.state import Boot, settle_page
 from tests.queue.crash import NATIVE, Image
 
 EVERY = bool(os.environ.get("PENSTOCK_EVERY"))  # every single bit and byte; else a sample, where each costs an opening

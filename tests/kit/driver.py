@@ -13,8 +13,9 @@ from typing import Any
 from unittest import mock
 
 from penstock.testing.crashes import Crash, kills, power_cuts
-from penstock.testing.disk import Boot, Moment
+from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
+from penstock.testing.state import Boot
 from tests.kit.uses import USES, Use
 from tests.queue.crash import Yard
 

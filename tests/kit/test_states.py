@@ -8,7 +8,8 @@ import random
 import pytest
 
 from penstock.testing.crashes import Crash, kills
-from penstock.testing.disk import SECTOR, State
+from penstock.testing.state import State
+from penstock.testing.versions import SECTOR
 from tests.kit.driver import Tried, cut_recovery, judge, record, try_workload, workloads
 from tests.kit.uses import USES
 from tests.queue.crash import NATIVE, Yard

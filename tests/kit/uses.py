@@ -33,7 +33,7 @@ from penstock.formats import queue as queue_format
 from penstock.storage import bulk
 from penstock.storage.janitor import Janitor
 from penstock.storage.ledger import Ledger
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from penstock.topic import topics
 from tests.channel_crash.story import Story
 from tests.channel_crash.wreck import small_files

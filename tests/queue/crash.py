@@ -26,7 +26,7 @@ from penstock import Queue, kernel
 from penstock.formats import queue as fmt
 from penstock.storage import control, files
 from penstock.storage.log import Log
-from penstock.testing.disk import State
+from penstock.testing.state import State
 
 NATIVE = kernel.NAME == "native" and not files.PORTABLE  # else loops are shortened
 HEADER = fmt.HEADER_BYTES

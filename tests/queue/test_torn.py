@@ -15,7 +15,7 @@ import pytest
 
 from penstock import CorruptRecord, Queue, Roll
 from penstock.storage import files
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from tests.queue.crash import (
     HEADER,
     NATIVE,

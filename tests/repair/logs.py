@@ -14,7 +14,7 @@ from penstock.formats import journal as journal_format
 from penstock.inspect import Segment, find
 from penstock.kernel import encode
 from penstock.storage.janitor import Janitor
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from penstock.topic import topics
 from tests.queue.crash import Image, open_yard
 from tests.topic_crash import wreck

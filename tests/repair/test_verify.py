@@ -11,7 +11,7 @@ import pytest
 from penstock import Channel, Queue, Topics
 from penstock.errors import LogNotFound
 from penstock.storage import soundness
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from penstock.verify import Finding, check, look, report, verify
 from tests.repair import logs
 from tests.support import until

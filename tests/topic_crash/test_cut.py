@@ -18,7 +18,7 @@ import pytest
 from penstock import GroupMember, Retention, Topic, Topics
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from penstock.topic import topics
 from tests.queue.crash import NATIVE, Image, Yard, payload
 from tests.queue.dying import Countdown, Zygote, open_zygote

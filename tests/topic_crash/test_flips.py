@@ -14,7 +14,7 @@ import pytest
 from penstock import CorruptRecord, NotALog, UnknownVersion
 from penstock.kernel import layout
 from penstock.storage import companion, index
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from tests.queue.crash import Image, Yard, payload
 from tests.topic_crash.wreck import (
     by_hand,

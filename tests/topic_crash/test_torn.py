@@ -13,7 +13,7 @@ import pytest
 
 from penstock import CorruptRecord, Retention, Topics, kernel
 from penstock.formats import topic as fmt
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from tests.queue.crash import NATIVE, Image, Yard, payload
 from tests.topic_crash.wreck import (
     by_hand,

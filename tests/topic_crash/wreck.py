@@ -18,7 +18,7 @@ from penstock import Loss, PenstockError, Topic, Topics
 from penstock.formats import topic as fmt
 from penstock.storage import companion, files
 from penstock.storage.janitor import Janitor
-from penstock.testing.disk import Boot
+from penstock.testing.state import Boot
 from penstock.topic import topics
 from tests.queue.crash import NATIVE, Image
 from tests.topic.conftest import FOREVER_S

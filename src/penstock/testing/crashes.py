@@ -10,7 +10,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.testing.disk import Boot, Moment, State
+from penstock.testing.moment import Moment
+from penstock.testing.state import Boot, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from unittest import mock
 
 from penstock.kernel import _reference
 from penstock.storage import bulk, control, mapped, offsets, segment, span
-from penstock.testing.disk import Disk, Moment
+from penstock.testing.disk import Disk
+from penstock.testing.moment import Moment
 from penstock.testing.standing_in import CHANGING, Janitors, Real, standing_in
 
 _STORING: Final = {str(module.__file__) for module in (_reference, bulk, control, mapped, offsets, segment, span)}

@@ -1,0 +1,152 @@
+"""What is known at one moment of a run, and so every state that a crash then may leave.
+
+A power cut leaves of each file one of its `Versions`. Of the changes of names since a directory's last sync (a rename is one) it leaves
+some, and loses the others: as file systems with a journal do, the later ones, each directory for itself; or, if the order is not kept, any.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.testing.state import PAGE, State
+from penstock.testing.versions import SECTOR, Versions, picking
+
+Names = dict[str, int]  # of a directory, and which file or directory (by inode) each is
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Names that were changed by one call, by directory: what each is now; None, if it is gone."""
+
+    names: Mapping[int, Mapping[str, int | None]]
+
+    def apply(self, tree: dict[int, Names]) -> None:
+        for directory, changed in self.names.items():
+            here = tree[directory] = dict(tree.get(directory, {}))
+            for name, inode in changed.items():
+                if inode is None:
+                    here.pop(name, None)
+                else:
+                    here[name] = inode
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What may be on the disk at one moment. `note` is what the run had to say then."""
+
+    number: int
+    call: str  # what was done last
+    note: object
+    top: int
+    files: Mapping[int, Versions]
+    synced: Mapping[int, Names]  # names on the disk, by directory
+    changes: tuple[Change, ...]  # of names since, in order
+    in_order: bool = True  # those of a directory reach the disk in their order
+
+    def with_orders(self, *, names: bool, lengths: bool) -> Moment:
+        """The same on a file system that keeps these orders, or does not."""
+        files = self.files if lengths else {i: replace(v, in_order=False) for i, v in self.files.items()}
+        return replace(self, files=files, in_order=names)
+
+    def told_apart(self) -> Moment:
+        """The same without versions that a power cut makes equal: of what a control page holds for its own boot, the oldest and
+        the newest stand for all."""
+        changed = (names for change in self.changes for names in change.names.values())
+        pages = {names.get(PAGE) for names in (*self.synced.values(), *changed)}
+        return replace(self, files={i: v.ends_of(0) if i in pages else v for i, v in self.files.items()})
+
+    def now(self) -> State:
+        """Everything as it is: what a kill leaves."""
+        tree = self._tree(self.changes)
+        return self._state(tree, {inode: self.files[inode].now for inode in self._reached(tree).values()})
+
+    def contents(self) -> Iterator[tuple[str, Versions]]:
+        """Of each file, as it is named now, what may be on the disk."""
+        return ((path, self.files[inode]) for path, inode in self._reached(self._tree(self.changes)).items())
+
+    def least(self) -> State:
+        """What was synced, and nothing else."""
+        tree = self._tree(())
+        return self._state(tree, {inode: self.files[inode].synced for inode in self._reached(tree).values()})
+
+    def some(self, rng: random.Random, page: int = SECTOR) -> State:
+        """One of the states, by chance."""
+        pick = picking(rng)
+        if self.in_order:
+            kept = [change for group in self._groups() for change in group[: pick(range(len(group) + 1))]]
+        else:
+            kept = [change for change in self.changes if pick((False, True))]
+        tree = self._tree(kept)
+        return self._state(tree, {i: self.files[i].some(pick, page) for i in self._reached(tree).values()})
+
+    def count(self, most: int) -> int:
+        """How many states there are, equal ones counted more than once; if more than `most`, some number above that."""
+        if not self.in_order and 2 ** len(self.changes) > most:
+            return most + 1
+        total = 0
+        for tree in self._trees():
+            total += math.prod(self.files[inode].count for inode in set(self._reached(tree).values()))
+            if total > most:
+                break
+        return total
+
+    def all(self) -> Iterator[State]:
+        """Every one of them; equal ones may come again."""
+        for tree in self._trees():
+            inodes = sorted(set(self._reached(tree).values()))
+            for contents in itertools.product(*(list(dict.fromkeys(self.files[i].all())) for i in inodes)):
+                yield self._state(tree, dict(zip(inodes, contents, strict=True)))
+
+    # ---- names ----
+
+    def _trees(self) -> Iterator[dict[int, Names]]:
+        seen = set()
+        groups = self._groups() if self.in_order else [[change] for change in self.changes]
+        for ends in itertools.product(*(range(len(group) + 1) for group in groups)):
+            tree = self._tree([c for group, end in zip(groups, ends, strict=True) for c in group[:end]])
+            key = frozenset(self._reached(tree).items()) | frozenset((d, -1) for d in self._directories(tree))
+            if key not in seen:
+                seen.add(key)
+                yield tree
+
+    def _groups(self) -> list[list[Change]]:
+        """The changes, by directory; those of directories that a rename has tied together are one group."""
+        groups: list[tuple[set[int], list[Change]]] = []
+        for change in self.changes:
+            tied = [group for group in groups if group[0] & change.names.keys()]
+            groups = [group for group in groups if group not in tied]
+            groups.append((set(change.names).union(*(g[0] for g in tied)), [*(c for g in tied for c in g[1]), change]))
+        order = {id(change): i for i, change in enumerate(self.changes)}
+        return [sorted(group[1], key=lambda change: order[id(change)]) for group in groups]
+
+    def _tree(self, kept: Sequence[Change]) -> dict[int, Names]:
+        tree = dict(self.synced)
+        for change in kept:
+            change.apply(tree)
+        return tree
+
+    def _reached(self, tree: Mapping[int, Names]) -> dict[str, int]:
+        """The files that have a name, by path."""
+        return {path: inode for path, inode in self._walk(tree) if inode in self.files}
+
+    def _directories(self, tree: Mapping[int, Names]) -> frozenset[str]:
+        return frozenset(path for path, inode in self._walk(tree) if inode not in self.files)
+
+    def _walk(self, tree: Mapping[int, Names]) -> Iterator[tuple[str, int]]:
+        stack, seen = [("", self.top)], {self.top}
+        while stack:
+            above, directory = stack.pop()
+            for name, inode in tree.get(directory, {}).items():
+                yield above + name, inode
+                if inode not in self.files and inode not in seen:  # a directory that is in two has its names in one
+                    seen.add(inode)
+                    stack.append((f"{above}{name}/", inode))
+
+    def _state(self, tree: Mapping[int, Names], contents: Mapping[int, bytes]) -> State:
+        state = State({path: contents[inode] for path, inode in self._reached(tree).items()})
+        state.directories = self._directories(tree)
+        return state
