@@ -18,6 +18,18 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> 
         time.sleep(0.001)
 
 
+class AWhile:
+    """So long, and on until something was `enough`: on a busy machine what comes by chance takes longer to come."""
+
+    def __init__(self, seconds: float, at_most_s: float = 60.0) -> None:
+        began = time.monotonic()
+        self._least, self._most = began + seconds, began + at_most_s
+
+    def goes_on(self, *, enough: object) -> bool:
+        now = time.monotonic()
+        return now < self._least or (now < self._most and not enough)
+
+
 def until_collected(held: weakref.ref[Any]) -> None:
     """Wait until nobody holds it any more: a log's own background may for a moment yet."""
     until(lambda: gc.collect() >= 0 and held() is None, "it is let go of")

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from penstock import Channel, Flush, Receiver, codecs
 from penstock.storage.janitor import Janitor
 from tests.channel.conftest import Ran
-from tests.support import until
+from tests.support import AWhile, until
 
 # It comes in finalizers too, and there it can only be told.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -65,9 +64,10 @@ def test_a_call_that_a_signal_interrupts_loses_no_message(
         until(lambda: all(s.sealed for s in log.finished().values()), "the background is done")
         every = _boundaries(ch, 2 * count)
         before = signal.signal(signal.SIGALRM, handler)
-        times, until_s, delay_us = 0, time.monotonic() + 0.6, 20
+        times, delay_us = 0, 20
         try:
-            while time.monotonic() < until_s:
+            a_while = AWhile(0.6)
+            while a_while.goes_on(enough=times > 20):
                 delay_us = delay_us % 400 + 3
                 armed = True
                 try:
@@ -132,9 +132,10 @@ def test_what_an_interrupted_call_did_not_return_comes_again(path: Path, codec: 
         rx = ch.rx("worker", ack=ack)
         before = signal.signal(signal.SIGALRM, handler)
         got: Any = -1
-        until_s, delay_us = time.monotonic() + 0.6, 20
+        delay_us = 20
         try:
-            while time.monotonic() < until_s:
+            a_while = AWhile(0.6)
+            while a_while.goes_on(enough=times > 20):
                 delay_us = delay_us % 400 + 3
                 armed = True
                 try:

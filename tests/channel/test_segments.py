@@ -7,7 +7,6 @@ import os
 import shutil
 import struct
 import threading
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from penstock.storage import files, packing
 from penstock.storage.janitor import Janitor
 from tests.channel.by_hand import OURS, frame, frames, header, names, numbers, packed, payloads_of, plain, read, write
 from tests.channel.conftest import Ran, name_of, offsets_of, payload
-from tests.support import until
+from tests.support import AWhile, until
 
 COMPRESSIONS: list[Any] = ["snappy", "gzip", "zstd"]
 SENT = [payload(i) for i in range(200)]
@@ -226,20 +225,21 @@ def test_a_receiver_that_is_made_while_segments_are_removed_starts_with_the_firs
     path: Path, name: str | None
 ) -> None:
     with Channel(path, codecs.msgpack(int), segment_bytes=1) as ch:
-        first, stop = ch.rx("first"), threading.Event()
+        first, stop, sent = ch.rx("first"), threading.Event(), 0
 
         def send_and_receive() -> int:
-            tx, i = ch.tx(), 0
+            nonlocal sent
+            tx = ch.tx()
             while not stop.is_set():
-                tx.send(i)
-                assert first.recv() == i
-                i += 1
-            return i
+                tx.send(sent)
+                assert first.recv() == sent
+                sent += 1
+            return sent
 
         busy = Ran(send_and_receive)
         made = gone = 0
-        until_s = time.monotonic() + 0.6
-        while time.monotonic() < until_s:
+        a_while = AWhile(0.6)
+        while a_while.goes_on(enough=sent > 20 and made + gone > 3):
             rx = ch.rx(name)
             try:
                 one = rx.recv(timeout_s=10)

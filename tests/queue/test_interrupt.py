@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from penstock import Flush, Queue, Roll, kernel
 from penstock.storage import files
 from penstock.storage.control import FileLock
+from tests.support import AWhile
 
 pytestmark = [
     pytest.mark.skipif(
@@ -71,9 +71,9 @@ def test_the_lock_is_never_left_behind(path: Path) -> None:
     """Every call here takes the lock from Python: syncs, rolls and appends that find no room."""
     times = 0
     with Queue(path, file_size=1 << 16, roll=Roll.count(40), flush=Flush.each()) as q:
-        until = time.monotonic() + SECONDS
         delay_us = 50
-        while time.monotonic() < until:
+        a_while = AWhile(SECONDS)
+        while a_while.goes_on(enough=times > 50):
             delay_us = delay_us % 600 + 7
             before = q.next_sequence
             times += interrupted(lambda: [q.append(b"x" * 500) for _ in range(50)], delay_us / 1e6)
@@ -88,11 +88,11 @@ def test_the_lock_is_never_left_behind(path: Path) -> None:
 
 
 def test_a_batch_over_several_files_is_whole_or_absent_when_interrupted(path: Path) -> None:
-    sizes = set()
+    sizes: set[int] = set()
     with Queue(path, file_size=8192) as q:
-        until = time.monotonic() + SECONDS
         delay_us = 50
-        while time.monotonic() < until:
+        a_while = AWhile(SECONDS)
+        while a_while.goes_on(enough=len(sizes) == 2):
             delay_us = delay_us % 20_000 + 131
             before = q.next_sequence
             interrupted(lambda: q.append_batch([b"y" * 1000] * 20), delay_us / 1e6)
