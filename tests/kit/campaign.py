@@ -1,5 +1,6 @@
-"""The long versions of the crash kit's tests: all workloads of up to three operations with all their states, of those with very many a
-sample, random longer ones, and every call of every kind failing. Everything follows from the seed; a failure comes with the command that tries it again.
+"""The long versions of the crash kit's tests: all workloads of up to three operations with all their states, of those with very many
+the ones near to all lost and all kept and a sample, random longer ones, and every call of every kind failing. Everything follows from the
+seed; a failure comes with the command that tries it again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ def main() -> int:
     parser.add_argument(
         "--most", "--kills", type=int, default=20_000, help="states of a workload that are all looked at"
     )
-    parser.add_argument("--sample", type=int, default=300, help="of a workload with more, so many by chance")
+    parser.add_argument(
+        "--near",
+        type=int,
+        default=10_000,
+        help="of a workload with more, those in which so few places differ from all lost or all kept that there are no more than these",
+    )
+    parser.add_argument("--sample", type=int, default=300, help="and so many by chance")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, whatever is left")
     parser.add_argument("--base", type=Path, help="where to work (in memory, where that can be)")
@@ -100,7 +107,9 @@ def _short(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
 
 def _one(yard: Yard, use: str, ops: tuple[str, ...], a: argparse.Namespace, seen: set[bytes] | None) -> Tried:
     done = len(ops) - 1 if ops else None
-    return try_workload(yard, use, ops, a.seed, a.most, sample=a.sample, during_recovery=1, done=done, seen=seen)
+    return try_workload(
+        yard, use, ops, a.seed, a.most, sample=a.sample, most_near=a.near, during_recovery=1, done=done, seen=seen
+    )
 
 
 def _long(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
@@ -117,6 +126,9 @@ def _faults(yard: Yard, use: str, kind: str) -> Iterator[Case]:
 
 def _tell(use: str, fault: str, tried: Tried) -> None:
     how = f", of {tried.whole} of {tried.workloads} workloads every state" if tried.workloads else ""
+    for places, count in sorted(tried.near.items(), reverse=True):
+        if places:
+            how += f", of {count} all with up to {places} places unlike the rest"
     print(f"{use}, {fault}: {tried.cases} cases{how}, {len(tried.failures)} failures", flush=True)
     for told in tried.failures[:_SHOWN]:
         print(told, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -30,6 +31,9 @@ class Tried:
     records: int = 0
     workloads: int = 0
     whole: int = 0  # of so many of them every state there is was among the cases
+    near: Counter[int] = field(
+        default_factory=Counter
+    )  # of the others, all with so many differences from all lost or all kept
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Tried) -> None:
@@ -37,6 +41,7 @@ class Tried:
         self.records += other.records
         self.workloads += other.workloads
         self.whole += other.whole
+        self.near += other.near
         self.failures += other.failures
 
 
@@ -46,9 +51,10 @@ def workloads(use: str, longest: int) -> Iterator[tuple[str, ...]]:
         yield from itertools.product(USES[use].ops, repeat=length)
 
 
-def replay(use: str, ops: Sequence[str], seed: int, most: int, sample: int) -> str:
+def replay(use: str, ops: Sequence[str], seed: int, most: int, near: int, sample: int) -> str:
     """The command that tries a workload again."""
-    return f"python -m tests.kit.campaign --use {use} --ops '{','.join(ops)}' --seed {seed} --most {most} --sample {sample}"
+    limits = f"--most {most} --near {near} --sample {sample}"
+    return f"python -m tests.kit.campaign --use {use} --ops '{','.join(ops)}' --seed {seed} {limits}"
 
 
 def record(use: type[Use], ops: Sequence[str], top: Path, done: int | None = None) -> list[Moment]:
@@ -75,23 +81,24 @@ def try_workload(
     most: int,
     *,
     sample: int | None = None,
+    most_near: int = 0,
     during_recovery: int = 0,
     done: int | None = None,
     seen: set[bytes] | None = None,
     to_first: bool = False,
     lengths_in_order: bool = True,
 ) -> Tried:
-    """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many. Of
-    `during_recovery` of them the recovery is cut too, at each of its moments. What comes before so many operations are `done`
+    """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many, and those
+    near to all lost and all kept, if they are no more than `most_near`. Of `during_recovery` of them the recovery is cut too, at each of its moments. What comes before so many operations are `done`
     is left out, and what was `seen` before; `to_first` ends with a failure."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {ops}")
     moments = record(kind, ops, yard.keep(), done)
-    found = power_cuts(moments, rng, most, sample=sample, lengths_in_order=lengths_in_order)
+    found = power_cuts(moments, rng, most, sample=sample, most_near=most_near, lengths_in_order=lengths_in_order)
     crashes = [*kills(moments).all, *found.all]
     if seen is not None:
         crashes = [crash for crash in crashes if _is_new(crash, kind, seen)]
-    again = replay(use, ops, seed, most, sample or most)
-    tried = Tried(workloads=1, whole=int(found.complete))
+    again = replay(use, ops, seed, most, most_near, sample or most)
+    tried = Tried(workloads=1, whole=int(found.complete), near=Counter([found.near] if not found.complete else []))
     for crash in crashes:
         tried.add(judge(yard, kind, crash, crash.moment.note, again))
         if tried.failures and to_first:

@@ -5,8 +5,9 @@ Equal states are tried once, at the latest moment that has them: what was promis
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,19 +38,38 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Crashes:
-    """Crashes to be tried; `complete` when there are no others."""
+    """Crashes to be tried; `complete` when there are no others. `near` says how many places may differ from all lost, or from all
+    kept, in states that are all among them."""
 
     all: tuple[Crash, ...]
     complete: bool
+    near: int = 0
+
+
+class _Found:
+    """States, each at the latest moment that has it."""
+
+    def __init__(self, boot: Boot) -> None:
+        self._boot = boot
+        self._latest: dict[Hashable, Crash] = {}
+
+    def add(self, moment: Moment, states: Iterable[State]) -> None:
+        for state in states:
+            key = frozenset(state.items()), state.directories
+            known = self._latest.get(key)
+            if known is None or known.moment.number < moment.number:
+                self._latest[key] = Crash(moment, state, self._boot)
+
+    def all(self) -> tuple[Crash, ...]:
+        return tuple(self._latest.values())
 
 
 def kills(moments: Sequence[Moment]) -> Crashes:
     """A kill at each moment."""
-    latest: dict[Hashable, Crash] = {}
+    found = _Found("same")
     for moment in moments:
-        state = moment.now()
-        latest[_key(state)] = Crash(moment, state, "same")
-    return Crashes(tuple(latest.values()), True)
+        found.add(moment, [moment.now()])
+    return Crashes(found.all(), True)
 
 
 def power_cuts(
@@ -58,27 +78,38 @@ def power_cuts(
     most: int,
     *,
     sample: int | None = None,
+    most_near: int = 0,
     names_in_order: bool = True,
     lengths_in_order: bool = True,
 ) -> Crashes:
-    """Every state that a power cut may leave, if that takes a look at no more than `most`; else `sample` of them, or as many as
-    that, by chance. What was synced and nothing else, and everything, are always among them. See `disk` for the two orders."""
+    """Every state that a power cut may leave, if that takes a look at no more than `most`. Else those in which so few places differ
+    from all lost, or all kept, that there are no more than `most_near` of them; and `sample` by chance, or as many as `most`. What was
+    synced and nothing else, and everything, are always among them. See `moment` and `versions` for the two orders."""
     moments = [moment.with_orders(names=names_in_order, lengths=lengths_in_order) for moment in moments]
-    told_apart = [moment.told_apart() for moment in moments]
-    latest: dict[Hashable, Crash] = {}
-    share = max(1, (sample or most) // len(moments))
+    last = [moment.told_apart() for moment in _last(moments)]
     total = 0
-    for moment in told_apart:
+    for moment in last:
         total += moment.count(most)
         if total > most:
             break
-    for moment, apart in zip(moments, told_apart, strict=True):
-        states = [moment.least(), moment.now()]
-        states += apart.all() if total <= most else (moment.some(rng, rng.choice((512, 4096))) for _ in range(share))
-        for state in states:
-            latest[_key(state)] = Crash(moment, state, "new")
-    return Crashes(tuple(latest.values()), total <= most)
+    near = 0
+    found = _Found("new")
+    for moment in moments:
+        found.add(moment, [moment.least(), moment.now()])
+    if total <= most:
+        for moment in last:
+            found.add(moment, moment.all())
+    else:
+        while sum(moment.count_near(near + 1) for moment in last) <= min(most, most_near):
+            near += 1
+        for moment in last if near else ():
+            found.add(moment, moment.near(near))
+        share = max(1, (sample or most) // len(moments))
+        for moment in moments:
+            found.add(moment, (moment.some(rng, rng.choice((512, 4096))) for _ in range(share)))
+    return Crashes(found.all(), total <= most, near)
 
 
-def _key(state: State) -> Hashable:
-    return frozenset(state.items()), state.directories
+def _last(moments: Sequence[Moment]) -> list[Moment]:
+    """Those without which some state would be missing: between two syncs a later one has all that an earlier one has."""
+    return [one for one, then in itertools.zip_longest(moments, moments[1:]) if then is None or not then.includes(one)]

@@ -59,6 +59,16 @@ class Moment:
         pages = {names.get(PAGE) for names in (*self.synced.values(), *changed)}
         return replace(self, files={i: v.ends_of(0) if i in pages else v for i, v in self.files.items()})
 
+    def includes(self, earlier: Moment) -> bool:
+        """Whether a power cut now may leave all that one could earlier: nothing was synced since."""
+        groups = self._groups()
+        return (
+            self.synced == earlier.synced
+            and self.changes[: len(earlier.changes)] == earlier.changes
+            and all(any(now[: len(then)] == then for now in groups) for then in earlier._groups())
+            and all(self.files[i].includes(versions) for i, versions in earlier.files.items())
+        )
+
     def now(self) -> State:
         """Everything as it is: what a kill leaves."""
         tree = self._tree(self.changes)
@@ -101,11 +111,45 @@ class Moment:
             for contents in itertools.product(*(list(dict.fromkeys(self.files[i].all())) for i in inodes)):
                 yield self._state(tree, dict(zip(inodes, contents, strict=True)))
 
+    def count_near(self, distance: int) -> int:
+        """How many states `near` gives."""
+        sums = [1] + [0] * distance  # over all choices of 0, 1, 2, ... of the places: in how many ways these may differ
+        for options in self._options():
+            for k in range(distance, 0, -1):
+                sums[k] += sums[k - 1] * (options - 1)
+        return 2 * sum(sums)
+
+    def near(self, distance: int) -> Iterator[State]:
+        """Every one with no more than so many directories, lengths and sectors that are not the oldest, or not the newest, that they
+        may be; equal ones may come again."""
+        options, groups = self._options(), self._ordered()
+        contents: dict[tuple[int, ...], bytes] = {}
+        for chosen in _near(options, distance):
+            rest = iter(chosen)
+            tree = self._tree([change for group, end in zip(groups, rest, strict=False) for change in group[:end]])
+            state = {}
+            for inode, versions in self.files.items():
+                picks = [next(rest) for _ in versions.options()]
+                key = (inode, *picks)
+                if key not in contents:
+                    contents[key] = versions.of(picks)
+                state[inode] = contents[key]
+            yield self._state(tree, state)
+
+    def _options(self) -> list[int]:
+        """How many there are at each place: ends of changes by directory, then of each file its lengths and versions of sectors."""
+        ends = [len(group) + 1 for group in self._ordered()]
+        return ends + [n for versions in self.files.values() for n in versions.options()]
+
     # ---- names ----
+
+    def _ordered(self) -> list[list[Change]]:
+        """The changes, in groups of which a power cut leaves the first ones."""
+        return self._groups() if self.in_order else [[change] for change in self.changes]
 
     def _trees(self) -> Iterator[dict[int, Names]]:
         seen = set()
-        groups = self._groups() if self.in_order else [[change] for change in self.changes]
+        groups = self._ordered()
         for ends in itertools.product(*(range(len(group) + 1) for group in groups)):
             tree = self._tree([c for group, end in zip(groups, ends, strict=True) for c in group[:end]])
             key = frozenset(self._reached(tree).items()) | frozenset((d, -1) for d in self._directories(tree))
@@ -150,3 +194,15 @@ class Moment:
         state = State({path: contents[inode] for path, inode in self._reached(tree).items()})
         state.directories = self._directories(tree)
         return state
+
+
+def _near(options: Sequence[int], distance: int) -> Iterator[list[int]]:
+    """Of each place the first, or of each the last, but for so many of them at most."""
+    for base in ([0] * len(options), [n - 1 for n in options]):
+        for k in range(distance + 1):
+            for places in itertools.combinations([i for i, n in enumerate(options) if n > 1], k):
+                for others in itertools.product(*([n for n in range(options[i]) if n != base[i]] for i in places)):
+                    chosen = list(base)
+                    for i, other in zip(places, others, strict=True):
+                        chosen[i] = other
+                    yield chosen

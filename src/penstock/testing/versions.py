@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 SECTOR: Final = 512
 _OFTEN: Final = 0.93
+_MANY: Final = 5_000
 
 T = TypeVar("T")
 
@@ -75,10 +76,31 @@ class Versions:
         few = {sector: tuple(dict.fromkeys((versions[0], versions[-1])))} if versions else {}
         return replace(self, sectors={**self.sectors, **few})
 
+    def includes(self, earlier: Versions) -> bool:
+        """Whether all that may have been on the disk earlier may be now: it was not synced since."""
+        return self is earlier or (
+            self.synced == earlier.synced
+            and set(self.sizes) >= set(earlier.sizes)
+            and self.grown.items() >= earlier.grown.items()
+            and all(length > max(earlier.sizes) for length in self.grown.keys() - earlier.grown.keys())
+            and all(set(self.sectors.get(i, ())) >= set(versions) for i, versions in earlier.sectors.items())
+        )
+
+    def options(self) -> list[int]:
+        """How many lengths there are, and how many versions of each sector."""
+        return [len(self.sizes), *map(len, self.sectors.values())]
+
+    def of(self, picks: Sequence[int]) -> bytes:
+        """The content with so many a length, and so many a version of each sector."""
+        size = self.sizes[picks[0]]
+        chosen = zip(self.sectors.items(), picks[1:], strict=True)
+        return self._put(size, {i: versions[n] for (i, versions), n in chosen if i * SECTOR < size})
+
     @property
     def count(self) -> int:
-        """How many contents there may be, equal ones counted more than once."""
-        return sum(math.prod(len(v) for v in self._within(size).values()) for size in self.sizes)
+        """How many contents there may be; if they are many, equal ones counted more than once."""
+        most = sum(math.prod(len(v) for v in self._within(size).values()) for size in self.sizes)
+        return most if most > _MANY else len(set(self.all()))
 
     def _within(self, size: int) -> dict[int, tuple[bytes, ...]]:
         return {i: versions for i, versions in self.sectors.items() if i * SECTOR < size}

@@ -1,0 +1,89 @@
+"""What the kit leaves out of looking at states is nothing: shown on workloads that are small enough to look at all of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from penstock.testing.crashes import power_cuts
+from penstock.testing.disk import Disk
+from penstock.testing.moment import Moment
+from penstock.testing.state import PAGE, State
+from penstock.testing.versions import SECTOR
+from tests.kit.driver import record
+from tests.kit.uses import USES
+from tests.queue.crash import Yard
+
+FEW = 3000
+
+
+def key(state: State) -> object:
+    """Equal for states that a power cut makes equal: what a control page holds for its own boot is not told apart."""
+    every = (
+        (name, (bool(data[:SECTOR].strip(b"\0")), data[SECTOR:]) if name.endswith(PAGE) else data)
+        for name, data in state.items()
+    )
+    return frozenset(every), state.directories
+
+
+def states(*moments: Moment) -> set[object]:
+    return {key(state) for moment in moments for state in moment.all()}
+
+
+@pytest.mark.parametrize("use", ["journal", "topic", "cursors", "sink"])
+def test_between_two_syncs_the_last_moment_has_all_states(yard: Yard, use: str) -> None:
+    """So the others need not be looked at. A sync ends that: what was lost before cannot be lost any more."""
+    moments = [m.told_apart() for m in record(USES[use], USES[use].ops[:2], yard.keep(), done=1) if m.count(FEW) <= FEW]
+    some = none = 0
+    for one, then in itertools.pairwise(moments):
+        has_all = states(one) <= states(then)
+        if then.includes(one):
+            assert has_all, (one.call, then.call)
+            some += 1
+        none += not has_all
+    assert some > 5
+    assert none
+
+
+@pytest.mark.parametrize("use", ["journal", "topic", "cursors", "sink"])
+def test_no_state_is_left_out(yard: Yard, use: str) -> None:
+    moments = record(USES[use], USES[use].ops[:1], yard.keep(), done=0)
+    found = power_cuts(moments, random.Random(1), FEW)
+    assert found.complete
+    got = {key(crash.state) for crash in found.all}
+    assert got >= states(*(moment.told_apart() for moment in moments))
+
+
+def test_those_near_to_all_lost_and_all_kept_are_all_in_the_end(yard: Yard) -> None:
+    """With as many differences as there are places it is every state; with fewer, fewer."""
+    moments = record(USES["queue"], ["append"], yard.keep(), done=0)
+    moment = max((m for m in moments if m.count(FEW) <= FEW), key=lambda m: m.count(FEW))
+    every, places = states(moment), len(moment._options())
+    near = [set(map(key, moment.near(k))) for k in range(places + 1)]
+    assert near[places] == every
+    assert near[0] < near[1] < near[2] < every
+    assert [moment.count_near(k) for k in (0, 1, 2)] == [len(list(moment.near(k))) for k in (0, 1, 2)]
+
+
+def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:
+    """Before it each may be lost without the other; so the moment after it does not have every state of the one before."""
+    top = yard.keep()
+    for name in ("a", "b"):
+        (top / name).mkdir(parents=True)
+    disk = Disk(top)
+    try:
+        seen = []
+        for name in ("a/1", "b/2"):
+            (top / name).write_bytes(b"x")
+            disk.look()
+            seen.append(disk.moment(len(seen), name, None))
+        (top / "a/1").rename(top / "b/1")
+        disk.look()
+        tied = disk.moment(2, "rename", None)
+    finally:
+        disk.close()
+    assert seen[1].includes(seen[0])
+    assert not tied.includes(seen[1])
+    assert states(seen[1]) - states(tied)
