@@ -26,10 +26,12 @@ from penstock.storage import files
 from penstock.testing.state import State
 from tests.kit.uses import USES, Use, small
 from tests.queue.crash import Yard, open_yard
+from tests.support import until
 
 _NATIVE: Final = "penstock.kernel._native"
 NOT_ALLOWED: Final = 77  # how it ends where no process may trace another
-_TRACEME, _CONT, _SINGLESTEP = 0, 7, 9
+_TRACEME, _CONT, _SINGLESTEP, _SEIZE, _INTERRUPT = 0, 7, 9, 0x4206, 0x4207
+_WALL: Final = 0x40000000  # wait for threads too
 _MOST: Final = 1 << 20  # bytes of a file
 
 
@@ -103,12 +105,25 @@ def _started(kind: type[Use], ops: Sequence[str], path: Path) -> int:
             os._exit(1)
     if _stopped_by(pid) != signal.SIGSTOP:
         raise NotAllowed
+    for other in Path(f"/proc/{pid}/task").iterdir():
+        if int(other.name) != pid:
+            _halt(other)
     return pid
+
+
+def _halt(thread: Path) -> None:
+    """A thread that waits for work gets none: who waits for what it would do does it, and nothing else is done meanwhile."""
+    until(lambda: (thread / "stat").read_text().rsplit(") ")[1][0] == "S", "the thread sleeps")
+    _ptrace(_SEIZE, int(thread.name))
+    _ptrace(_INTERRUPT, int(thread.name))
+    os.waitpid(int(thread.name), _WALL)
 
 
 def _stopped_by(pid: int) -> int | None:
     """The signal at which it stands; None, if it has ended."""
-    _, status = os.waitpid(pid, 0)
+    who, status = os.waitpid(-1, _WALL)
+    while who != pid:  # a thread has ended with it
+        who, status = os.waitpid(-1, _WALL)
     if os.WIFSTOPPED(status):
         return os.WSTOPSIG(status)
     assert os.WIFEXITED(status), f"it died: {status}"
@@ -233,7 +248,7 @@ def try_steps(yard: Yard, use: str, ops: Sequence[str]) -> Stepped:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kit.stepping", description=__doc__.split("\n")[0])
-    parser.add_argument("use", choices=["queue", "channel"])
+    parser.add_argument("use", choices=["queue", "channel", "journal", "topic"])
     parser.add_argument("ops", help="operations with commas between; the last one is stepped through")
     a = parser.parse_args()
     assert kernel.NAME == "native", "of the reference kernel every line is looked at: see tests.kit.campaign"

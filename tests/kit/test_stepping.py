@@ -26,11 +26,13 @@ from tests.queue.crash import NATIVE
         ("queue", "append,span", 80),
         ("channel", "send,send", 30),
         ("channel", "send,send_many", 30),
+        ("journal", "append,many", 15),
+        ("topic", "publish,many", 15),
     ],
 )
 def test_a_kill_after_any_instruction(use: str, ops: str, least: int) -> None:
     command = [sys.executable, "-m", "tests.kit.stepping", use, ops]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     if ran.returncode == NOT_ALLOWED:
         pytest.skip(ran.stdout.strip())
     assert ran.returncode == 0, f"{ran.stderr}\nagain with: {' '.join(command)}"
