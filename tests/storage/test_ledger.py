@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock import NotALog, Queue, kernel
+from penstock import LogClosed, NotALog, Queue, kernel
 from penstock.formats import journal
 from penstock.inspect import FormatName, find, format_of
 from penstock.spark.options import WriteOptions
@@ -59,6 +59,20 @@ def there(path: Path, format: FormatName) -> list[tuple[bytes, int]]:
 
 def payloads(path: Path, format: FormatName) -> list[bytes]:
     return [payload for payload, _ in there(path, format)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_batch_that_comes_while_the_log_is_closed_is_refused(tmp_path: Path, format: FormatName) -> None:
+    """It would be written behind the mark that says how far the log was closed clean."""
+    path = tmp_path / "log"
+    append(path, format, 0, FIRST)
+    with opened(target(path, format)) as log:
+        log._ledger._log._closing = True
+        with pytest.raises(LogClosed, match="is being closed"):
+            log.append("writer", 1, [part(format, SECOND)])
+    assert payloads(path, format) == FIRST
+    assert append(path, format, 1, SECOND)
+    assert payloads(path, format) == FIRST + SECOND
 
 
 @pytest.mark.parametrize("format", FORMATS)
