@@ -74,8 +74,6 @@ def cut_now_and_then(story: Story, platter: Platter, rng: random.Random, yard: Y
         if busy or rng.random() > 0.04:
             return
         busy = True
-        if rng.random() < 0.5:
-            platter.leak(rng, page)
         strict = bool(story.options["crash_consistent"])
         for image, boot, all_of_it in (
             (everything(story.path), "same", True),
@@ -265,7 +263,8 @@ def test_places_that_were_set_back_stay_so(yard: Yard) -> None:
     name = plain(image)[0]
     lost = image.put(name, frames([payload(i, 100) for i in range(40)])[3][0], bytes(40 * 108))
     with watched(again) as platter:
-        platter.adopt(lost.lay(again, "new"))
+        lost.lay(again, "new")
+        platter.adopt()
         with open_channel(again, segment_bytes=1 << 16) as ch:
             assert set(ch.recovery.cursors_set_back) == {"reader", "team"}
             sent = [payload(50 + i, 31) for i in range(60)]
@@ -313,9 +312,7 @@ def test_what_is_acknowledged_while_others_are_at_it_survives(yard: Yard) -> Non
             with lock:
                 if call == "sync" and rng.random() < 0.15 and len(kept) < 60:
                     promised, eaten = list(acked), consumed[0]  # before the image: it has these, if not more
-                    if rng.random() < 0.5:
-                        platter.leak(rng, 512)
-                    kept.append((promised, eaten, platter.image()))
+                    kept.append((promised, eaten, platter.image(rng if rng.random() < 0.5 else None, 512)))
 
         with open_channel(path, segment_bytes=1 << 15, crash_consistent=True) as ch:
             ch.rx("reader").close()
@@ -458,8 +455,9 @@ def test_offsets_that_are_there_once_are_read_and_then_kept_three_times(yard: Ya
         ch.rx("reader").recv_many(2)
     image = Image.take(path)
     once = image.changed("offset", image["offset"][:24])
-    with watched(path := yard.new()) as platter:
-        platter.adopt(once.lay(path, "same"))
+    with watched(path := yard.keep()) as platter:
+        once.lay(path, "same")
+        platter.adopt()
         images: list[Image] = []
         platter.before = lambda call: images.extend([everything(path), platter.image(random.Random(len(images)), 512)])
         with open_channel(path) as ch:

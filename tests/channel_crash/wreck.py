@@ -1,14 +1,14 @@
 """What the crash tests of the channel share: a small channel, its background done by hand, and a disk whose power can be cut.
 
-Images of directories and the two boots are those of `tests.queue.crash`. A `Platter` knows more: it watches which files and
-which directories were synced, and gives what a power cut may leave of them at any moment: of each file a mixture of pages,
-some as they were last synced and some as they are now, and of each directory the names of some moment since its last sync.
+Images of directories and the two boots are those of `tests.queue.crash`. A `Platter` knows more: which files and directories were synced,
+and so what a power cut may leave of them at any moment; `penstock.testing.disk` says what that is.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +21,8 @@ from penstock.formats import channel as fmt
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
+from penstock.testing.disk import Disk
+from penstock.testing.standing_in import CHANGING
 from tests.queue.crash import NATIVE, Image
 
 HEADER = fmt.HEADER_BYTES
@@ -127,122 +129,55 @@ def strays(top: Path) -> list[str]:
 
 # ---- a disk ----
 
-State = dict[str, int]  # names in a directory, and which file (by inode) each is
-
 
 class Platter:
-    """What is on the disk, of the files below `top`: what was synced, and what the system wrote of its own accord."""
+    """What is on the disk of a directory, watched while a log in it works on any kernel. It looks after each call that changes a file
+    or a name; what was stored into maps meanwhile counts as one change."""
 
     def __init__(self, patch: pytest.MonkeyPatch, top: Path) -> None:
-        self._top = top
-        self._kept: dict[int, bytes] = {}  # by inode
-        self._fds: dict[int, int] = {}  # of every file seen: what is removed may come back
-        self._names: dict[Path, list[State]] = {top: [{}]}  # since the last sync of each; the first one is on the disk
+        top.mkdir(parents=True, exist_ok=True)
+        self._disk = Disk(top)
+        self._lock = threading.RLock()
         self.before: Callable[[str], None] = lambda call: None  # called before anything is changed
-        for name in ("write", "truncate", "allocate", "punch"):
-            patch.setattr(files, name, self._watched(name))
-        for name in ("create", "rename", "remove"):
-            patch.setattr(files, name, self._naming(name))
-        self._sync, self._sync_directory = files.sync, files.sync_directory
-        patch.setattr(files, "sync", self._sync_file)
-        patch.setattr(files, "sync_directory", self._sync_names)
+        for name in CHANGING:
+            patch.setattr(files, name, self._watched(name, getattr(files, name)))
 
     def close(self) -> None:
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds = {}
+        self._disk.close()
 
-    def _watched(self, name: str) -> Callable[..., Any]:
-        real = getattr(files, name)
-
-        def call(*args: Any, **options: Any) -> Any:
+    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(what: Any, *args: Any, **options: Any) -> Any:
             self.before(name)
-            return real(*args, **options)
-
-        return call
-
-    def _naming(self, name: str) -> Callable[..., Any]:
-        real = getattr(files, name)
-
-        def call(path: Path, *args: Any, **options: Any) -> Any:
-            self.before(name)
-            out = real(path, *args, **options)
-            self._look(path.parent)
+            with self._lock:
+                self._disk.look()
+                synced = (
+                    self._disk.syncing((os.fstat(what) if isinstance(what, int) else what.stat()).st_ino)
+                    if name.startswith("sync")
+                    else lambda: None
+                )
+            out = real(what, *args, **options)
+            with self._lock:
+                self._disk.look()
+                synced()
             return out
 
         return call
 
-    def _look(self, directory: Path) -> None:
-        if directory != self._top and self._top not in directory.parents:
-            return
-        state: State = {}
-        for entry in os.scandir(directory):
-            if entry.is_dir():
-                state[entry.name] = 0
-                continue
-            state[entry.name] = entry.inode()
-            if entry.inode() not in self._fds:
-                self._fds[entry.inode()] = os.open(entry.path, os.O_RDONLY)
-        self._names.setdefault(directory, [{}]).append(state)
-
-    def _sync_file(self, fd: int) -> None:
-        self.before("sync")
-        inode, content = os.fstat(fd).st_ino, _content(fd)
-        self._sync(fd)
-        if inode in self._fds:  # else it is another directory's
-            self._kept[inode] = content
-
-    def _sync_names(self, path: Path) -> None:
-        self.before("sync_directory")
-        self._sync_directory(path)
-        self._look(path)
-        if path in self._names:
-            self._names[path] = self._names[path][-1:]
-
-    def adopt(self, top: Path) -> None:
+    def adopt(self) -> None:
         """What lies there now is on the disk."""
-        for directory in (top, *(p for p in top.iterdir() if p.is_dir())):
-            self._look(directory)
-            self._names[directory] = self._names[directory][-1:]
-        self._kept = {inode: _content(fd) for inode, fd in self._fds.items()}
-
-    def leak(self, rng: random.Random, page: int) -> None:
-        """The system writes back some pages, and some of the names, because it likes to."""
-        for inode in self._fds:
-            if rng.random() < 0.3:
-                self._kept[inode] = self._mixed(inode, rng, page)
-        for states in self._names.values():
-            if rng.random() < 0.3:
-                del states[: rng.randrange(len(states))]
-
-    def _mixed(self, inode: int, rng: random.Random, page: int) -> bytes:
-        """Some pages as they are on the disk, some as they are now; never synced ones of a longer file read as zeros."""
-        old, new = self._kept.get(inode, b""), _content(self._fds[inode])
-        share = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])
-        size = rng.choice([len(old), len(new)])
-        parts = []
-        for at in range(0, size, page):
-            source = new if rng.random() < share else old
-            parts.append(source[at : at + page].ljust(page, b"\0"))
-        return b"".join(parts)[:size]
+        top = self._disk.path
+        self._disk.close()
+        self._disk = Disk(top)
 
     def image(self, rng: random.Random | None = None, page: int = 4096) -> Image:
         """What a power cut now would leave: at the least, or with whatever else had reached the disk by chance."""
-        out = Image()
-        for directory, states in self._names.items():
-            if directory != self._top and directory.name not in self._names[self._top][0] and rng is None:
-                continue
-            state = rng.choice(states) if rng else states[0]
-            for name, inode in state.items():
-                if inode:
-                    path = (directory / name).relative_to(self._top).as_posix()
-                    out[path] = self._mixed(inode, rng, page) if rng else self._kept.get(inode, b"")
-        return out
-
-
-def _content(fd: int) -> bytes:
-    size = os.fstat(fd).st_size
-    return os.pread(fd, size, 0) if size else b""
+        with self._lock:
+            self._disk.look()
+            moment = self._disk.moment(0, "", None)
+        state = moment.some(rng, page) if rng else moment.least()
+        image = Image(state)
+        image.directories = state.directories
+        return image
 
 
 @contextmanager

@@ -87,3 +87,27 @@ def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:
     assert seen[1].includes(seen[0])
     assert not tied.includes(seen[1])
     assert states(seen[1]) - states(tied)
+
+
+def test_a_sync_is_of_what_was_there_when_it_began(yard: Yard) -> None:
+    """Other threads go on meanwhile: what they write, and the files they make, may still be lost."""
+    top = yard.keep()
+    top.mkdir()
+    (top / "a").write_bytes(b"before")
+    disk = Disk(top)
+    try:
+        (top / "a").write_bytes(b"at the beginning")
+        (top / "b").touch()
+        disk.look()
+        done = [disk.syncing(path.stat().st_ino) for path in (top / "a", top)]
+        assert disk.moment(0, "begun", None).least() == {"a": b"before"}
+        (top / "a").write_bytes(b"meanwhile")
+        (top / "c").touch()
+        disk.look()
+        for one in done:
+            one()
+        moment = disk.moment(1, "done", None)
+    finally:
+        disk.close()
+    assert moment.least() == {"a": b"at the beginning", "b": b""}
+    assert moment.now() == {"a": b"meanwhile", "b": b"", "c": b""}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.storage import files
@@ -75,20 +75,24 @@ class Disk:
                 changed = True
         return changed
 
-    def sync(self, inode: int) -> None:
-        """A file's content is on the disk, as it was at the last look."""
-        if inode in self._files:
-            self._files[inode] = Versions.whole(self._files[inode].now)
+    def syncing(self, inode: int) -> Callable[[], None]:
+        """A sync of a file or directory begins; call what this returns when it is done. On the disk is then what was there at the last
+        look before it: of a file its content; of a directory its names, and so the other's that a change of two changed."""
+        content = self._files[inode].now if inode in self._files else None
+        changes = {id(change) for change in self._changes if inode in change.names}
 
-    def sync_names(self, inode: int) -> None:
-        """So are the names in a directory; a change of two directories' names is on the disk with either's."""
-        left = []
-        for change in self._changes:
-            if inode in change.names:
-                change.apply(self._synced)
-            else:
-                left.append(change)
-        self._changes = left
+        def done() -> None:
+            if content is not None:
+                self._files[inode] = Versions.whole(content).then(self._files[inode].now)
+            left = []
+            for change in self._changes:
+                if id(change) in changes:
+                    change.apply(self._synced)
+                else:
+                    left.append(change)
+            self._changes = left
+
+        return done
 
     def moment(self, number: int, call: str, note: object) -> Moment:
         return Moment(number, call, note, self._top, dict(self._files), _copied(self._synced), tuple(self._changes))

@@ -60,14 +60,13 @@ class Recording:
     def _called(self, name: str, real: Real) -> Real:
         def call(*args: Any, **options: Any) -> Any:
             self.look(f"stores before {name}")
+            synced = self._disk.syncing(os.fstat(args[0]).st_ino) if name == "sync" else None
             out = real(*args, **options)
             with self._lock:
                 changed = self._disk.look()
-                if name == "sync":
-                    inode = os.fstat(args[0]).st_ino
-                    self._disk.sync(inode)
-                    self._disk.sync_names(inode)
-                if changed or name == "sync":
+                if synced:
+                    synced()
+                if changed or synced:
                     self._add(name)
             return out
 
