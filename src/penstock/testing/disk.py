@@ -17,9 +17,8 @@ class Disk:
     def __init__(self, top: Path) -> None:
         """What lies there now is on the disk."""
         self.path = top
-        self._fds: dict[
-            int, int
-        ] = {}  # of all that was seen, so that no number comes again; what is removed may come back
+        # Of all that was seen, so that no number comes again; what is removed may come back.
+        self._fds: dict[int, int] = {}
         self._files: dict[int, Versions] = {}
         self._now: dict[int, Names] = {}
         self._synced: dict[int, Names] = {}

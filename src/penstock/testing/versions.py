@@ -44,9 +44,8 @@ class Versions:
     now: bytes
     sizes: tuple[int, ...]
     sectors: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
-    grown: Mapping[int, tuple[int, bytes]] = field(
-        default_factory=dict
-    )  # by length: what was written when it grew, and where
+    # By length: what was written when it grew to that, and where.
+    grown: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
     in_order: bool = True  # a length is on the disk after what it covers
 
     @classmethod
