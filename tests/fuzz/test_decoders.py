@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.formats import channel, journal, queue, topic
-from penstock.kernel import _reference
+from penstock.kernel import reference
 from penstock.kernel.spec import FrameSpec
 from tests.fuzz import corpus
 
@@ -20,7 +20,7 @@ except ImportError:
     _native = None
 
 SPECS = {"queue": queue.SPEC, "channel": channel.SPEC, "journal": journal.SPEC, "topic": topic.SPEC}
-KERNELS: list[ModuleType] = [_reference, *([_native] if _native is not None else [])]
+KERNELS: list[ModuleType] = [reference, *([_native] if _native is not None else [])]
 many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 

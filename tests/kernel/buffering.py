@@ -12,10 +12,9 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from penstock.kernel import _reference, _reference_buffered, layout
+from penstock.kernel import layout, reference
 from penstock.kernel.spec import FrameSpec
 
 from .conftest import JOURNAL, SLOT, need_native
@@ -166,7 +165,7 @@ class Rig:
 
     def frames(self, spec: FrameSpec = JOURNAL, name: str = "data") -> list[bytes]:
         content, out, at = self.data(name), [], 0
-        points = _reference.scan(spec, content, 0, len(content), every=1)
+        points = reference.scan(spec, content, 0, len(content), every=1)
         assert points.position == len(content)
         for end in [*points.points[1:], len(content)]:
             out.append(content[at:end])
@@ -186,10 +185,7 @@ class Rig:
 
 
 def kit(name: str) -> Any:
-    """A kernel, in one piece."""
-    if name == "native":
-        return need_native()
-    return SimpleNamespace(**(vars(_reference) | vars(_reference_buffered)))
+    return need_native() if name == "native" else reference
 
 
 NewRig = Callable[..., Rig]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kernel import _reference, layout
+from penstock.kernel import layout, reference
 from penstock.kernel.spec import FrameSpec
 
 try:
@@ -40,7 +40,7 @@ def need_native() -> ModuleType:
 
 @pytest.fixture(params=["native", "reference"], scope="session")
 def kernel(request: pytest.FixtureRequest) -> ModuleType:
-    return _reference if request.param == "reference" else need_native()
+    return reference if request.param == "reference" else need_native()
 
 
 @pytest.fixture(scope="session")
@@ -50,14 +50,14 @@ def native() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def both() -> tuple[ModuleType, ModuleType]:
-    return need_native(), _reference
+    return need_native(), reference
 
 
 @pytest.fixture(params=["native, file lock", "native, mutex", "reference, file lock"])
 def make(request: pytest.FixtureRequest) -> Callable[..., Rig]:
     """Makes rigs: with each kernel, in each way it can lock."""
     name, lock = request.param.split(", ")
-    kernel = _reference if name == "reference" else need_native()
+    kernel = reference if name == "reference" else need_native()
     if lock == "mutex" and not kernel.ROBUST:
         pytest.skip("no robust mutex here")
     return partial(Rig, kernel, robust=lock == "mutex")

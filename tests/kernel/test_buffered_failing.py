@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import BufferFull
-from penstock.kernel import _reference, layout
+from penstock.kernel import layout, reference
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, FrameSpec
 from tests.support import until
 
@@ -701,4 +701,4 @@ def test_the_exit_of_the_interpreter(tmp_path: Path, way: str, how: str) -> None
     )
     assert (done.returncode, done.stderr) == (3 if how == "error" else 0, "")
     assert done.stdout == ("canceled" if how == "too late" else "")
-    assert (tmp_path / "data").read_bytes() == _reference.encode_many(FrameSpec(), [b"early", b"at exit"])
+    assert (tmp_path / "data").read_bytes() == reference.encode_many(FrameSpec(), [b"early", b"at exit"])

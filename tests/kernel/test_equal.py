@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.kernel import _reference
+from penstock.kernel import reference
 from penstock.kernel.spec import FrameSpec
 
 from .conftest import QUEUE, Rig
@@ -70,20 +70,20 @@ def same(both: Both, name: str, *arguments: Any) -> Any:
 def frame(spec: FrameSpec, payload: bytes, other_kind: bool) -> bytes:
     """A frame; of kind 1 now and then, and then as some write it: without the length that is always the same."""
     if not other_kind or not spec.shift or not payload:
-        return _reference.encode(spec, payload)
+        return reference.encode(spec, payload)
     if len(payload) % 2 or not spec.state_bytes or spec.sum_bytes:
-        return _reference.encode(spec, payload, 1)
+        return reference.encode(spec, payload, 1)
     return struct.pack(">I" if spec.big_endian else "<I", 1) + payload[: spec.state_bytes].ljust(spec.state_bytes, b"s")
 
 
 @st.composite
 def companions(draw: st.DrawFn, spec: FrameSpec, data: bytes) -> bytes:
     """Entries for the frames of `data`, right or wrong, known or not, short or more than there are records."""
-    points = [*_reference.scan(spec, data, 0, len(data), verify=False, every=1).points, len(data)]
+    points = [*reference.scan(spec, data, 0, len(data), verify=False, every=1).points, len(data)]
     out = b""
     for start, end in pairwise([*points, len(data)]):
         us = draw(st.sampled_from([0, 1, -1, 1_700_000_000_000_000, -1_700_000_000_000_001, -(2**63)]))
-        crc = draw(st.sampled_from([0, 1, *[_reference.crc64(data[start:end])] * 8]))
+        crc = draw(st.sampled_from([0, 1, *[reference.crc64(data[start:end])] * 8]))
         out += struct.pack("<q", us) if spec.sum_bytes else struct.pack("<qQ", us, crc)
     return out if draw(st.booleans()) else out[: draw(st.integers(0, len(out)))]
 

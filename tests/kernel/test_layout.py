@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 import penstock.kernel
-from penstock.kernel import _reference, layout, spec
+from penstock.kernel import layout, reference, spec
+from penstock.kernel.reference import frames
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, SPACE
 from penstock.storage import control
 
@@ -54,8 +55,8 @@ def test_constants_are_those_of_the_headers() -> None:
     for name, value in re.findall(r"PS_(\w+) = (\d+)", source):
         if name != "OK":
             assert getattr(spec, name) == int(value), name
-    assert f"PS_COMPANION_HEADER {_reference.COMPANION_HEADER}\n" in source
-    assert f"PS_INDEX_HEADER {_reference.INDEX_HEADER}\n" in source
+    assert f"PS_COMPANION_HEADER {frames.COMPANION_HEADER}\n" in source
+    assert f"PS_INDEX_HEADER {frames.INDEX_HEADER}\n" in source
     source = (HERE / "commit.h").read_text()
     assert f"PS_DURABLE_AT {layout.DURABLE}\n" in source
     assert f"PS_PAGE_BYTES {layout.PAGE_BYTES}\n" in source
@@ -183,7 +184,7 @@ def test_a_read_only_page(kernel: ModuleType) -> None:
 
 
 def test_the_reference_kernel_needs_a_file_lock() -> None:
-    page = _reference.ControlPage(mmap.mmap(-1, layout.PAGE_BYTES))
+    page = reference.ControlPage(mmap.mmap(-1, layout.PAGE_BYTES))
     for call in (page.init_lock, page.lock, page.unlock):
         with pytest.raises(OSError, match="needs a file lock"):
             call()

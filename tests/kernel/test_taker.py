@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.kernel import _reference, _reference_taker
 from penstock.kernel.spec import FrameSpec
 
 from .conftest import CHANNEL, Rig
@@ -19,10 +18,6 @@ from .test_equal import Both, more, outcome, specs, streams
 
 SHIFT = -64  # as of a channel's first segment: its header is not counted
 NEVER = 2**64 - 1
-
-
-def taker_of(kernel: ModuleType) -> Any:
-    return _reference_taker.Taker if kernel is _reference else kernel.Taker
 
 
 class Kit:
@@ -33,7 +28,7 @@ class Kit:
         self.sent: list[bytes] = []
         self.room = bytearray(3 * 64)
         self.reader = self.rig.reader()
-        self.taker = taker_of(kernel)(self.reader, (self.room, 8, 64, 3) if stored else None, 0)
+        self.taker = kernel.Taker(self.reader, (self.room, 8, 64, 3) if stored else None, 0)
         self.send(count)
 
     def send(self, count: int) -> None:
@@ -228,9 +223,9 @@ def test_no_record_goes_to_two_threads(kernel: ModuleType) -> None:
 def test_places_that_cannot_be_stored_to_are_refused(kernel: ModuleType, place: tuple[int, int, int]) -> None:
     kit = Kit(kernel)
     with pytest.raises(ValueError, match="no aligned places"):
-        taker_of(kernel)(kit.reader, (bytearray(3 * 64), *place), 0)
+        kernel.Taker(kit.reader, (bytearray(3 * 64), *place), 0)
     with pytest.raises(BufferError):
-        taker_of(kernel)(kit.reader, (bytes(3 * 64), 8, 64, 3), 0)
+        kernel.Taker(kit.reader, (bytes(3 * 64), 8, 64, 3), 0)
 
 
 # ---- both the same, whatever they are given ----
@@ -267,7 +262,7 @@ class Session:
         self.room = bytearray(64)
         self.reader = kernel.Reader(None, spec, lambda: False, self.on_bad)
         self.reader.attach(data, bytes(64), spec, 3, 10, 0, 10, len(data))
-        self.taker = taker_of(kernel)(self.reader, (self.room, 0, 24, 3), 5)
+        self.taker = kernel.Taker(self.reader, (self.room, 0, 24, 3), 5)
         self.taker.allow(0)
 
     def on_bad(self, reason: int) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidPayload, PayloadTypeError
-from penstock.kernel import _reference, layout
+from penstock.kernel import layout, reference
+from penstock.kernel.reference import writer
 from penstock.kernel.spec import DIRTY, END, POISONED, REMAP, ROLL, SPACE, FrameSpec, Scan
 from tests.support import until
 
@@ -372,7 +373,7 @@ def test_an_iterator_that_fails(kernel: ModuleType) -> None:
 
 def test_a_death_between_any_two_stores_can_be_mended() -> None:
     """Look at the log after each line of the reference writer, as the next process would after a death."""
-    rig = Rig(_reference, interval=2)
+    rig = Rig(reference, interval=2)
     rig.writer.append(b"before")
     end, next_ = rig.word("end"), rig.word("next")
     clean, verdicts = rig.state(), []
@@ -386,7 +387,7 @@ def test_a_death_between_any_two_stores_can_be_mended() -> None:
             assert rig.state()[1:] == clean[1:]  # both are set before any other byte
             return
         assert (rig.word("dirty_end"), rig.word("dirty_next")) == (end + 41, next_ + 3)
-        whole = _reference.scan(QUEUE, rig.data, end, end + 41) == Scan(3, end + 41, END, [])
+        whole = reference.scan(QUEUE, rig.data, end, end + 41) == Scan(3, end + 41, END, [])
         verdicts.append(whole)
         if whole:  # it will be finished: then nothing may be missing
             assert [(us > 0) - (us < 0) for us in rig.stamps(5)] == [1, -1, -1, 1, 0]
@@ -396,7 +397,7 @@ def test_a_death_between_any_two_stores_can_be_mended() -> None:
             assert (rig.word("end"), rig.word("next")) == (end, next_)
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename != _reference.__file__ or frame.f_code.co_name not in watched:
+        if frame.f_code.co_filename != writer.__file__ or frame.f_code.co_name not in watched:
             return None
         look()
         return trace

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.kernel import _reference, layout
+from penstock.kernel import layout, reference
 from penstock.storage import files, log, recovery
 from penstock.storage.control import Control
 from penstock.storage.ledger import Ledger
@@ -22,7 +22,7 @@ Plant = Callable[[Patch], None]
 
 def publish_first(patch: Patch) -> None:
     """The end is published before what it speaks of is there: the order of the last stores, in the kernel that has no fences."""
-    real = _reference.Writer._write
+    real = reference.Writer._write
 
     def write(self: Any, segment: Any, payloads: list[memoryview], need: int, us: int) -> tuple[int, int]:
         words, turn = self._page.words, segment.turn
@@ -34,7 +34,7 @@ def publish_first(patch: Patch) -> None:
         words[slot + layout.NEXT // 8], words[slot + layout.END // 8] = next_, end
         return real(self, segment, payloads, need, us)
 
-    patch.setattr(_reference.Writer, "_write", write)
+    patch.setattr(reference.Writer, "_write", write)
 
 
 def between_stores() -> None:

@@ -18,27 +18,19 @@ if _wanted not in ("", "native", "reference"):
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from penstock.kernel import _native as _buffered
     from penstock.kernel import _native as _chosen
-    from penstock.kernel import _native as _taker
 elif _wanted == "reference":
-    from penstock.kernel import _reference as _chosen
-    from penstock.kernel import _reference_buffered as _buffered
-    from penstock.kernel import _reference_taker as _taker
+    from penstock.kernel import reference as _chosen
 else:
-    try:
-        _chosen = _buffered = _taker = import_module(
-            "penstock.kernel._native"
-        )  # `from … import` would blame a circular import when it is missing
+    try:  # `from … import` would blame a circular import when it is missing
+        _chosen = import_module("penstock.kernel._native")
     except ImportError as error:
         if _wanted == "native":
             raise ImportError(
                 f"PENSTOCK_KERNEL=native, but the native kernel cannot be loaded ({error}); "
                 "install a C compiler and reinstall penstock, or unset PENSTOCK_KERNEL"
             ) from error
-        from penstock.kernel import _reference as _chosen
-        from penstock.kernel import _reference_buffered as _buffered
-        from penstock.kernel import _reference_taker as _taker
+        from penstock.kernel import reference as _chosen
 
         warnings.warn(
             f"penstock runs on its reference kernel, tens of times slower: {error}; install a C compiler and "
@@ -52,13 +44,13 @@ if not TYPE_CHECKING:
 
 NAME = _chosen.NAME
 ROBUST = _chosen.ROBUST
-Batch = _buffered.Batch
-Buffered = _buffered.Buffered
+Batch = _chosen.Batch
+Buffered = _chosen.Buffered
 ControlPage = _chosen.ControlPage
 Message = _chosen.Message
 Reader = _chosen.Reader
 Record = _chosen.Record
-Taker = _taker.Taker
+Taker = _chosen.Taker
 Writer = _chosen.Writer
 crc32 = _chosen.crc32
 crc64 = _chosen.crc64

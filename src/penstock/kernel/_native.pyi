@@ -1,4 +1,4 @@
-"""What both kernels offer; `_reference.py` and its siblings have the same names and the same behaviour."""
+"""What both kernels offer; `reference` has the same names and the same behaviour."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime

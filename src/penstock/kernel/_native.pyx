@@ -1,5 +1,5 @@
 # cython: language_level=3, always_allow_keywords=False, binding=False, boundscheck=False, wraparound=False
-"""The native kernel: hot loops over maps and buffers. No policy, no file names; `_reference.py` says the same in Python.
+"""The native kernel: hot loops over maps and buffers. No policy, no file names; `reference` says the same in Python.
 
 The work itself is in C headers beside this file (crc.h, frames.h, shared.h, writer.h and others); here it meets Python objects.
 Every method that may be slow or sleep releases the GIL; an append of one record keeps it, being shorter than a switch.

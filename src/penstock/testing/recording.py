@@ -17,13 +17,15 @@ from types import FrameType
 from typing import Any, Final
 from unittest import mock
 
-from penstock.kernel import _reference
+from penstock.kernel.reference import buffers, frames, page, writer
 from penstock.storage import bulk, control, mapped, offsets, segment, span
 from penstock.testing.disk import Disk
 from penstock.testing.moment import Moment
 from penstock.testing.standing_in import CHANGING, Janitors, Real, standing_in
 
-_STORING: Final = {str(module.__file__) for module in (_reference, bulk, control, mapped, offsets, segment, span)}
+_STORING: Final = {
+    str(module.__file__) for module in (buffers, frames, page, writer, bulk, control, mapped, offsets, segment, span)
+}
 
 
 class Recording:

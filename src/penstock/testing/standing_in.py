@@ -14,7 +14,8 @@ from typing import Any, Final
 from unittest import mock
 
 from penstock import kernel
-from penstock.kernel import _reference, _reference_buffered, _reference_taker
+from penstock.kernel import reference
+from penstock.kernel.reference import buffered
 from penstock.storage import files
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
@@ -56,7 +57,7 @@ def standing_in(names: Iterable[str], wrap: Wrap) -> Iterator[Janitors]:
         for name in names:
             stack.enter_context(mock.patch.object(files, name, wrap(name, getattr(files, name))))
         called = {ours: wrap(name, getattr(os, ours)) for ours, name in _SYSTEM.items() if name in names}
-        stack.enter_context(mock.patch.object(_reference_buffered, "os", System(called)))
+        stack.enter_context(mock.patch.object(buffered, "os", System(called)))
         stack.enter_context(mock.patch.object(Janitor, "serve", lambda janitor, log: janitors.serve(janitor, log)))
         stack.enter_context(reference_kernel())
         yield janitors
@@ -78,9 +79,8 @@ def reference_kernel() -> Iterator[None]:
     if kernel.NAME == "reference":
         yield
         return
-    homes = (_reference_buffered, _reference_taker, _reference)
     swapped = {
-        id(getattr(kernel, name)): next(getattr(home, name) for home in homes if name in vars(home))
+        id(getattr(kernel, name)): getattr(reference, name)
         for name in ("Batch", "Buffered", "ControlPage", "Reader", "Taker", "Writer", "wait_any")
     }
     native = "penstock.kernel._native"

@@ -8,7 +8,8 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.kernel._reference import Reader, check_places, store_big
+from penstock.kernel.reference.buffers import check_places, store_big
+from penstock.kernel.reference.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

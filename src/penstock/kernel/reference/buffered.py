@@ -30,18 +30,9 @@ from typing import TYPE_CHECKING, Final, NoReturn, final
 from penstock.errors import BufferFull, InvalidPayload
 from penstock.kernel import closing, layout
 from penstock.kernel import spec as why
-from penstock.kernel._reference import (
-    COMPANION_HEADER,
-    INDEX_HEADER,
-    SUMMED_ENTRY,
-    ControlPage,
-    arrow_values,
-    codec_of,
-    crc32,
-    crc64,
-    scan,
-    slot_word,
-)
+from penstock.kernel.reference.buffers import crc32, crc64
+from penstock.kernel.reference.frames import COMPANION_HEADER, INDEX_HEADER, SUMMED_ENTRY, arrow_values, codec_of, scan
+from penstock.kernel.reference.page import ControlPage, slot_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
