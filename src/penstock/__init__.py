@@ -38,7 +38,7 @@ from penstock.kernel import Message, Record
 from penstock.options import Flush, Retention, Roll
 from penstock.queue import Appender, Queue
 from penstock.storage.damage import Loss
-from penstock.storage.recovery import Recovery
+from penstock.storage.report import Recovery
 from penstock.storage.tailer import Tailer
 from penstock.topic.group import GroupMember
 from penstock.topic.message import TopicMessage

@@ -44,7 +44,7 @@ from penstock.storage.manifest import SegmentInfo
 from penstock.storage.offsets import DURABLE, WRITTEN, Offsets
 from penstock.storage.places import Places
 from penstock.storage.ranges import Ranges
-from penstock.storage.recovery import Recovery
+from penstock.storage.report import Recovery
 from penstock.storage.settings import Settings, settle
 from penstock.storage.shrink import clear_leftovers, clear_orphans, compress_sealed
 from penstock.storage.span import guard_sync

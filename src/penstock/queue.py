@@ -34,7 +34,7 @@ from penstock.storage.closable import AsyncClosable
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
 from penstock.storage.reader import OnCorrupt
-from penstock.storage.recovery import OnProgress, Recovery
+from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.settings import Settings, settle
 from penstock.storage.tailer import At, Tailer
 from penstock.storage.weakly import taken_out

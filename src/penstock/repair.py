@@ -21,7 +21,7 @@ from penstock.storage.damage import Place
 from penstock.storage.holder import Holder
 from penstock.storage.losses import Listed, LossList
 from penstock.storage.mending import Mending
-from penstock.storage.recovery import OnProgress, Recovery
+from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.segment import ReadSegment
 from penstock.verify import Checked, Finding, Looked, check, look
 

@@ -21,9 +21,11 @@ from penstock.storage import beside, files, packing, sessions, soundness
 from penstock.storage.damage import Loss, Place
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.recovery import Hole, OnProgress, Recovery, Walked, torn_bytes, walk
+from penstock.storage.recovery import torn_bytes
+from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.segment import Format, ReadSegment
 from penstock.storage.soundness import Flaw, Small
+from penstock.storage.walking import Hole, Walked, walk
 
 Kind = Literal["log", "header", "record", "stream", "tail", "companion", "index"] | Small
 _COSTS_RECORDS: Final = ("log", "header", "record")  # all else can be made anew, or is made whole by opening the log

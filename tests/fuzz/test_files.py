@@ -21,7 +21,7 @@ from penstock.storage.damage import Place
 from penstock.storage.ledger import Ledger
 from penstock.storage.losses import FILE, LossList
 from penstock.storage.offsets import Offsets
-from penstock.storage.recovery import next_readable
+from penstock.storage.walking import next_readable
 from penstock.verify import verify
 from tests.fuzz import corpus
 from tests.fuzz.campaign import WORK, campaign

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from penstock import Queue, kernel
 from penstock.formats import queue as fmt
 from penstock.storage import files
-from penstock.storage.recovery import list_segments
+from penstock.storage.listing import list_segments
 from penstock.testing.standing_in import CHANGING
 from tests.torture import ROOT
 

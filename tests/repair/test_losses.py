@@ -11,7 +11,8 @@ from penstock.inspect import find
 from penstock.repair import apply
 from penstock.storage.damage import Place
 from penstock.storage.losses import Listed, LossList
-from penstock.storage.recovery import Recovery, next_readable, place_over, walk
+from penstock.storage.report import Recovery
+from penstock.storage.walking import next_readable, place_over, walk
 from penstock.verify import verify
 from tests.repair import logs
 from tests.repair.test_verify import flip

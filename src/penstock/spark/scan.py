@@ -15,7 +15,7 @@ from penstock.spark.options import OnCorrupt, ReadOptions
 from penstock.spark.plan import AnyPiece, ArchivedPiece, Piece, Split
 from penstock.storage.damage import REASONS, Loss, Place
 from penstock.storage.losses import is_listed
-from penstock.storage.recovery import next_readable, place_over
+from penstock.storage.walking import next_readable, place_over
 
 if TYPE_CHECKING:
     import pyarrow as pa

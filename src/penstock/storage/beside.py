@@ -19,8 +19,9 @@ from penstock.storage import companion, files, index
 from penstock.storage.companion import Times
 from penstock.storage.damage import Place
 from penstock.storage.losses import Listed
-from penstock.storage.recovery import Hole, Recovery, walk
+from penstock.storage.report import Recovery
 from penstock.storage.segment import ReadSegment
+from penstock.storage.walking import Hole, walk
 
 _PART = 1 << 16
 _DAY_US = 86_400_000_000

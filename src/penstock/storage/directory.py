@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from penstock.errors import DiskFull, NotALog
 from penstock.storage import files, growing, segment
 from penstock.storage.damage import Place
+from penstock.storage.listing import companion_base, list_segments
 from penstock.storage.meters import Meters
-from penstock.storage.recovery import companion_base, list_segments
 from penstock.storage.segment import Format, Header, ReadSegment, SegmentPaths, WriteSegment
 
 _TEMPORARY: Final = re.compile(r"(\.\d+-\d+\.tmp|\.next)$")

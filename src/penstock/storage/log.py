@@ -36,7 +36,8 @@ from penstock.storage.losses import LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.mapped import Mapped
 from penstock.storage.opening import check, is_believable, recover, survey
-from penstock.storage.recovery import OnProgress, Recovery, Tail
+from penstock.storage.recovery import Tail
+from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.segment import Format, WriteSegment
 from penstock.storage.span import finish_appends, guard_sync
 

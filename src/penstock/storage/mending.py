@@ -22,9 +22,10 @@ from penstock.storage.losses import Listed
 from penstock.storage.manifest import Manifest
 from penstock.storage.offsets import DURABLE, WRITTEN, Offsets, is_slot
 from penstock.storage.opening import recover, survey
-from penstock.storage.recovery import Hole, free_name
+from penstock.storage.recovery import free_name
 from penstock.storage.segment import Format, ReadSegment, private_name
 from penstock.storage.shrink import clear_leftovers
+from penstock.storage.walking import Hole
 
 _PART: Final = 1 << 20
 _SPACE: Final = 1 << 20  # for a new segment that a channel goes on with: whoever opens it makes that longer

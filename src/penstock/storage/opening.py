@@ -14,9 +14,12 @@ from penstock.storage.control import Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
+from penstock.storage.listing import companion_base
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.recovery import OnProgress, Opening, Recovery, Tail, companion_base, walk
+from penstock.storage.recovery import Opening, Tail
+from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.span import finish_appends
+from penstock.storage.walking import walk
 
 
 def recover(

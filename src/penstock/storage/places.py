@@ -12,8 +12,8 @@ from penstock.storage.control import Active
 from penstock.storage.damage import Place
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.recovery import next_readable, place_over
 from penstock.storage.segment import ReadSegment
+from penstock.storage.walking import next_readable, place_over
 
 
 class Places:

@@ -18,8 +18,9 @@ from penstock.storage.damage import REASONS, Loss, Place
 from penstock.storage.log import Log
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
-from penstock.storage.recovery import Recovery, agreed, next_readable, place_over, walk
+from penstock.storage.report import Recovery
 from penstock.storage.segment import ReadSegment
+from penstock.storage.walking import agreed, next_readable, place_over, walk
 from penstock.storage.weakly import weakly
 
 OnCorrupt = Literal["raise", "skip"]

@@ -9,56 +9,21 @@ aside and cut. Damage is reported and left alone. Called by `Log`, under the exc
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock import kernel
 from penstock.errors import NotALog, SyncFailed
 from penstock.kernel import Buffer
-from penstock.kernel.spec import BLOCK_BYTES, SHORT, ZERO
 from penstock.storage import companion, files, index, notes
 from penstock.storage.control import Mark
-from penstock.storage.damage import REASONS, Loss, Place, step_over
-from penstock.storage.losses import Listed, is_listed, listed_at, place_after
+from penstock.storage.damage import Loss, Place
+from penstock.storage.listing import companion_base, list_segments
 from penstock.storage.manifest import Manifest, SegmentInfo
+from penstock.storage.report import Recovery
 from penstock.storage.segment import Format, ReadSegment, SegmentPaths, map_data
-
-_CHUNK_RECORDS = 1 << 18
-
-OnProgress = Callable[[int, int], None]  # (bytes checked, bytes there are, as near as can be told)
-
-
-@dataclass(slots=True)
-class Recovery:
-    """What opening found and did. `clean` when there was nothing to do."""
-
-    how: str = "joined"  # created, joined (others had it open), clean, same boot, new boot, foreign
-    bytes_scanned: int = 0
-    records_scanned: int = 0
-    torn: list[str] = field(default_factory=list)  # what was cut, and where a copy of it is
-    damage: list[str] = field(default_factory=list)  # what is damaged and was left alone
-    rebuilt: list[str] = field(default_factory=list)  # manifest, indexes
-    cursors_set_back: dict[str, int] = field(default_factory=dict)  # name: where it stood
-    moved_bytes: int = 0  # copied to a new segment after a failed sync
-    _progress: OnProgress | None = field(default=None, repr=False, compare=False)
-    _total_bytes: int = field(default=0, repr=False, compare=False)
-
-    def tell(self, progress: OnProgress | None, total_bytes: int) -> None:
-        """From now on, tell how far checking has come."""
-        self._progress, self._total_bytes = progress, total_bytes
-
-    def scanned(self, size_bytes: int, records: int) -> None:
-        """So much more was checked."""
-        self.bytes_scanned += size_bytes
-        self.records_scanned += records
-        if self._progress is not None:
-            self._progress(self.bytes_scanned, max(self.bytes_scanned, self._total_bytes))
-
-    @property
-    def clean(self) -> bool:
-        return not (self.torn or self.damage or self.rebuilt or self.cursors_set_back or self.moved_bytes)
+from penstock.storage.walking import Hole, Walked, walk
 
 
 class Tail(NamedTuple):
@@ -69,218 +34,6 @@ class Tail(NamedTuple):
     end: int
     next: int
     last_us: int
-
-
-class Hole(NamedTuple):
-    """What a walk stepped over: records that are lost, from byte `position` up to byte `end`."""
-
-    position: int
-    loss: Loss
-    end: int
-
-
-class Walked(NamedTuple):
-    """A walk over one segment: where it ended, the losses on the way, and where every interval-th record lies."""
-
-    end: Place
-    losses: list[Hole]
-    points: list[tuple[int, int]]
-
-
-def list_segments(top: Path, fmt: Format) -> list[int]:
-    """The ids of all segments, in order. Where files grow only regular ones are any: nothing is put into another's."""
-    found = ((path, s) for path in files.walk(top) for s in (fmt.parse(path), fmt.parse_compressed(path)))
-    return sorted({s for path, s in found if s is not None and (not fmt.GROWS or files.is_regular(top / path))})
-
-
-def companion_base(paths: SegmentPaths) -> int | None:
-    """The first sequence of a segment, as its companion says; None when that cannot be read."""
-    try:
-        with files.opened(paths.times) as fd:
-            return companion.base_of(files.read(fd, 0, companion.HEADER_BYTES))
-    except FileNotFoundError:
-        return None
-
-
-def walk(
-    seg: ReadSegment,
-    known: Place,
-    interval: int,
-    report: Recovery,
-    written: int = 0,
-    listed: Sequence[Listed] = (),
-) -> Walked:
-    """Verify every frame of a segment.
-
-    Up to `known`, a place that records are known to reach, bad frames are stepped over as losses; beyond it the walk ends
-    at the first one, and beyond byte `written` also at a zero head, or at a record of which a block may never have been
-    written. Of losses that are `listed` the list says how far they reach. It goes a chunk at a time and lets go of the
-    pages behind, so memory stays small.
-    """
-    at = Place(seg.start, seg.base)
-    known = agreed(seg, known)
-    points: list[tuple[int, int]] = []
-    losses: list[Hole] = []
-    size = len(seg.data)
-    while True:
-        stop = next((p for p in (known.position, written) if at.position < p < size), size)
-        off = (at.sequence - seg.base) % interval
-        want = interval - off if off else max(1, _CHUNK_RECORDS // interval) * interval
-        tail = at.position >= max(known.position, written)
-        spec = seg.tail_spec if tail else seg.spec
-        found = seg.scan(min(at.position, size), stop, want, True, 0 if off else interval, spec, first=at.sequence)
-        if tail and not seg.spec.sum_bytes and (blank := _unproven_blank(seg, at, found.position)) is not None:
-            points += [(at.sequence + i * interval, p) for i, p in enumerate(found.points) if p < blank.position]
-            return Walked(blank, losses, points)
-        points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
-        kernel.release(seg.data, min(at.position, size), found.position)
-        report.scanned(found.position - min(at.position, size), found.count)
-        at = Place(max(at.position, found.position), at.sequence + found.count)
-        if not seg.spec.zero_ends and known.position > seg.start and _is_miscounted(at, known):
-            plain = seg.scan(min(seg.start, size), min(known.position, size), spec=seg.tail_spec)
-            losses = [hole for hole in losses if hole.position < plain.position]
-            lost = Loss(seg.base + plain.count, known.sequence - 1, "zeros lie where records were")
-            losses.append(Hole(plain.position, lost, known.position))
-            points = [point for point in points if point[1] < plain.position]
-            at = known
-            continue
-        if found.count == want or (at.position == stop and stop < size):
-            continue
-        if found.reason == ZERO and _is_empty_record(seg, at):
-            if (at.sequence - seg.base) % interval == 0:
-                points.append((at.sequence, at.position))
-            at = Place(at.position + seg.spec.overhead, at.sequence + 1)
-            continue
-        if found.reason == SHORT and stop == written < size:
-            written = 0  # no record ends there: whoever said so is not believed
-            continue
-        if at.position >= known.position:
-            return Walked(at, losses, points)
-        after = place_after(listed, seg.paths.name, at) or next_readable(seg, at, known)
-        reason = REASONS.get(found.reason, "it is cut short")
-        losses.append(Hole(at.position, Loss(at.sequence, after.sequence - 1, reason), after.position))
-        at = after
-
-
-def agreed(seg: ReadSegment, known: Place) -> Place:
-    """The place, if a segment can reach it. Its first sequence may stand in the companion alone, which may be wrong."""
-    if 0 < known.sequence < seg.base:
-        raise NotALog(
-            f"{seg.paths.times}: byte 16: the first record is said to be {seg.base}, and the segment ends before {known.sequence}; "
-            "restore it from a copy, or remove it"
-        )
-    return known
-
-
-def _is_empty_record(seg: ReadSegment, at: Place) -> bool:
-    """Whether zeros, in a file that may end in some that were never written, are known to be an empty record: the companion
-    of a batch with such a one is synced."""
-    frame = bytes(seg.data[at.position : at.position + seg.spec.overhead])
-    known = seg.times.sum(at.sequence - seg.base)
-    return len(frame) == seg.spec.overhead and known != 0 and known == kernel.crc64(frame)
-
-
-def _unproven_blank(seg: ReadSegment, at: Place, end: int) -> Place | None:
-    """The first record from a place on, up to byte `end`, that has a part in a block of zeros, and no checksum. After a power cut
-    a file may have its new length and not the content of every block; the companion of a batch that has such a block is
-    synced."""
-    size = len(seg.data)
-    while (blank := _first_blank(seg.data, at.position, end)) < end:
-        before = seg.scan(at.position, blank, verify=False)
-        place = before.count + at.sequence - seg.base
-        if not seg.times.sum(place):
-            return Place(before.position, seg.base + place)
-        after = seg.scan(before.position, size, 1, verify=False)
-        at = Place(after.position, seg.base + place + 1)
-    return None
-
-
-def _first_blank(data: Buffer, start: int, end: int) -> int:
-    """Where, from `start` on, there is first a block that has nothing but zeros as far as the file goes; `end` if nowhere."""
-    view = memoryview(data)
-    for low in range(start - start % BLOCK_BYTES, end, BLOCK_BYTES):
-        if not any(view[low : low + BLOCK_BYTES]):
-            return max(low, start)
-    return end
-
-
-def _is_miscounted(at: Place, known: Place) -> bool:
-    """Whether more records, or fewer, were found than there are: a zeroed page looks like empty ones."""
-    if at.position == known.position:
-        return at.sequence != known.sequence
-    return at.position < known.position and at.sequence >= known.sequence
-
-
-def next_readable(seg: ReadSegment, bad: Place, end: Place) -> Place:
-    """Where to go on after a bad frame, in a segment that ends at `end`; what lies between is lost."""
-    anchor = seg.anchor_after(bad.position, end)
-    if anchor.position > len(seg.data) or anchor.position <= bad.position:
-        return anchor  # the file is shorter than its records were, or is said to be
-    if not seg.spec.sum_bytes:
-        return _step_over_by_companion(seg, bad, anchor)
-    if seg.spec.zero_ends:
-        return step_over(seg.spec, seg.data, bad, anchor)
-    return _step_over_where_zeros_are_records(seg, bad, anchor)
-
-
-def place_over(listed: Sequence[Listed], seg: ReadSegment, bad: Place, end: Place) -> Place | None:
-    """Where to go on after a bad frame if all that is lost with it is listed; None if it is not."""
-    straight = place_after(listed, seg.paths.name, bad)
-    if straight is not None or listed_at(listed, bad.sequence) is None:
-        return straight
-    after = next_readable(seg, bad, end)  # the list was made when another segment had these
-    return after if is_listed(listed, bad.sequence, after.sequence - 1) else None
-
-
-def _step_over_by_companion(seg: ReadSegment, bad: Place, anchor: Place) -> Place:
-    """Where frames have no checksum: those that lead to the anchor are believed if the companion has theirs."""
-    straight = anchor  # if the bad one's length can be believed
-    lengths = seg.scan(bad.position, anchor.position, verify=False, every=1)
-    if lengths.position == anchor.position and bad.sequence + lengths.count == anchor.sequence:
-        straight = Place(lengths.points[1] if lengths.count > 1 else anchor.position, bad.sequence + 1)
-        if straight == anchor or seg.scan(straight.position, anchor.position, 1, first=straight.sequence).count:
-            return straight
-    at = min(bad.position + 1, anchor.position)
-    while (at := kernel.resync(seg.spec, seg.data, at, anchor.position)) < anchor.position:
-        count = kernel.scan(seg.spec, seg.data, at, anchor.position, verify=False).count
-        place = anchor.sequence - count - seg.base
-        known = place > bad.sequence - seg.base and all(seg.times.sum(place + i) for i in range(count))
-        if (
-            known
-            and kernel.scan(seg.spec, seg.data, at, anchor.position, sums=seg.times.raw, place=place).count == count
-        ):
-            return Place(at, seg.base + place)
-        at += 1
-    return straight
-
-
-def _step_over_where_zeros_are_records(seg: ReadSegment, bad: Place, anchor: Place) -> Place:
-    """Where an empty record is all zeros, frames that lead to the anchor prove little: a zeroed page has such ones too, and
-    so have payloads. So a broken length is first tried with each bit flipped back: its checksum is the payload's alone.
-    Else frames are believed only from one on that is not zeros."""
-    spec, data = seg.spec, memoryview(seg.data)
-    first = kernel.scan(spec, data, bad.position, anchor.position, 1, False)
-    if first.count:
-        lengths = kernel.scan(spec, data, bad.position, anchor.position, verify=False)
-        if lengths.position == anchor.position and bad.sequence + lengths.count == anchor.sequence:
-            return Place(first.position, bad.sequence + 1)
-    start = bad.position + spec.overhead
-    if start <= anchor.position:
-        length, checksum = (int.from_bytes(data[bad.position + i : bad.position + i + 4], "big") for i in (0, 4))
-        for bit in range(32):
-            end = start + (length ^ 1 << bit)
-            if end <= anchor.position and kernel.crc32(data[start:end]) == checksum:
-                return Place(end, bad.sequence + 1)
-    at = min(bad.position + 1, anchor.position)
-    while (at := kernel.resync(spec, data, at, anchor.position)) < anchor.position:
-        if any(data[at : at + spec.overhead]):
-            sequence = anchor.sequence - kernel.scan(spec, data, at, anchor.position).count
-            if sequence > bad.sequence:
-                return Place(at, sequence)
-            at += 1
-        else:
-            at = max(at + 1, _first_nonzero(data, at, anchor.position) - spec.overhead + 1)
-    return anchor
 
 
 class Opening:
@@ -697,15 +450,6 @@ class Opening:
             self.report.torn.append(f"{source}: beyond the end of the log, kept as {aside.name}")
         files.remove(paths.index)
         files.remove(paths.times)
-
-
-def _first_nonzero(data: memoryview, start: int, end: int) -> int:
-    """The first byte from `start` on that is not zero; `end` when all are."""
-    for low in range(start, end, 1 << 16):
-        part = bytes(data[low : min(end, low + (1 << 16))])
-        if kept := part.lstrip(b"\0"):
-            return low + len(part) - len(kept)
-    return end
 
 
 def _last_nonzero(data: Buffer, start: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import LogNotFound, NotALog, UnsupportedFileSystem
 from penstock.storage import files, index, metadata
-from penstock.storage.recovery import list_segments
+from penstock.storage.listing import list_segments
 from penstock.storage.segment import Format, SegmentPaths, map_data
 
 Settings = dict[str, Any]

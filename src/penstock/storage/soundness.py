@@ -17,9 +17,9 @@ from penstock.storage import files, index, metadata, offsets
 from penstock.storage.control import Control
 from penstock.storage.cursor import Cursors
 from penstock.storage.ledger import check as check_ledger
+from penstock.storage.listing import companion_base, list_segments
 from penstock.storage.losses import FILE, LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.recovery import companion_base, list_segments
 from penstock.storage.segment import Format, SegmentPaths
 
 Small = Literal["metadata", "control", "manifest", "cursor", "offset", "ledger", "losses"]

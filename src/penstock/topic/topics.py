@@ -53,7 +53,7 @@ from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
 from penstock.storage.directory import is_full
 from penstock.storage.reader import OnCorrupt
-from penstock.storage.recovery import Recovery
+from penstock.storage.report import Recovery
 from penstock.storage.settings import Settings, settle
 from penstock.topic.group import GroupMember
 from penstock.topic.message import TopicMessage
