@@ -63,7 +63,9 @@ def main() -> int:
                     tried.add(one())
                     if time.monotonic() - told_s > _TELL_S:
                         told_s = time.monotonic()
-                        print(f"{use}, {fault}: {tried.cases} cases so far, {len(tried.failures)} failures", flush=True)
+                        done = f"{tried.workloads} workloads, " if tried.workloads else ""
+                        told = f"{done}{tried.cases} cases so far, {len(tried.failures)} failures"
+                        print(f"{use}, {fault}: {told}", flush=True)
                     if time.monotonic() > until_s:
                         break
                 _tell(use, fault, tried)
