@@ -46,7 +46,7 @@ _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 
 def _ptrace(request: int, pid: int = 0) -> None:
     if _libc.ptrace(request, pid, None, None):
-        raise NotAllowed(os.strerror(ctypes.get_errno()))
+        raise OSError(ctypes.get_errno(), f"ptrace({request}): {os.strerror(ctypes.get_errno())}")
 
 
 # ---- in the child ----
@@ -89,7 +89,7 @@ def _child(kind: type[Use], ops: Sequence[str], path: Path) -> None:
     made = _begun(kind, ops, path)
     try:
         _ptrace(_TRACEME)
-    except NotAllowed:
+    except OSError:
         os._exit(NOT_ALLOWED)
     signal.raise_signal(signal.SIGSTOP)
     _at_calls(lambda: made.do(ops[-1]))
@@ -103,8 +103,10 @@ def _started(kind: type[Use], ops: Sequence[str], path: Path) -> int:
             _child(kind, ops, path)
         finally:
             os._exit(1)
-    if _stopped_by(pid) != signal.SIGSTOP:
+    stopped_by = _stopped_by(pid)
+    if stopped_by is None:
         raise NotAllowed
+    assert stopped_by == signal.SIGSTOP, stopped_by
     for other in Path(f"/proc/{pid}/task").iterdir():
         if int(other.name) != pid:
             _halt(other)
@@ -120,7 +122,7 @@ def _halt(thread: Path) -> None:
 
 
 def _stopped_by(pid: int) -> int | None:
-    """The signal at which it stands; None, if it has ended."""
+    """The signal at which it stands; None, if it has ended, or was not allowed to begin."""
     who, status = os.waitpid(-1, _WALL)
     while who != pid:  # a thread has ended with it
         who, status = os.waitpid(-1, _WALL)
@@ -210,7 +212,7 @@ def stepped(kind: type[Use], ops: Sequence[str], path: Path) -> Stepped:
             else:
                 looking.names()
             state = looking.state()
-            if not out.states or out.states[-1] is not state:
+            if not out.states or (out.states[-1] is not state and out.states[-1] != state):
                 out.states.append(state)
     return out
 
@@ -255,8 +257,8 @@ def main() -> int:
     with open_yard() as yard, small():
         try:
             found = try_steps(yard, a.use, a.ops.split(","))
-        except NotAllowed as error:
-            print(f"no process may trace another here: {error}")
+        except NotAllowed:
+            print("no process may trace another here")
             return NOT_ALLOWED
     print(f"{found.steps} instructions, {len(found.states)} states of the files, all of them right")
     return 0

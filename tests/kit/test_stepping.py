@@ -23,7 +23,7 @@ from tests.queue.crash import NATIVE
     [
         ("queue", "append,append", 15),
         ("queue", "append,batch", 30),
-        ("queue", "append,span", 80),
+        ("queue", "append,span", 40),
         ("channel", "send,send", 30),
         ("channel", "send,send_many", 30),
         ("journal", "append,many", 15),
