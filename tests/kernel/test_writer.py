@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import math
 import mmap
+import os
+import signal
 import struct
 import sys
 import threading
@@ -267,6 +269,32 @@ def test_an_owner_that_died_with_the_mutex(native: ModuleType) -> None:
     stopped(rig, DIRTY, lambda: rig.slot(dirty_end=64, dirty_next=100))
     rig.page.lock()
     rig.page.unlock()
+
+
+def test_a_free_mutex_whose_sleepers_were_forgotten(native: ModuleType) -> None:
+    """Who is woken by an unlock sees to the other sleepers. If it is killed first, while one who never slept has the mutex, that one
+    lets go of it and wakes nobody. Here the owner lets go like that: the word becomes 0, and there is no call to wake anyone."""
+    if not native.ROBUST:
+        pytest.skip("no robust mutex here")
+    rig = Rig(native, robust=True)
+    slept = 1 << 31  # in the mutex's first word: somebody sleeps
+    pid = os.fork()
+    if pid == 0:
+        rig.page.lock()
+        while not rig.page.load(layout.LOCK) & slept:
+            pass
+        rig.page.store(layout.LOCK, 0)
+        while True:
+            signal.pause()
+    try:
+        until(lambda: rig.page.load(layout.LOCK) & 0xFFFFFFFF, "the other has the mutex")
+        thread = threading.Thread(target=lambda: (rig.page.lock(), rig.page.unlock()), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), "it sleeps for a mutex that is free"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_attach_refuses_nonsense(kernel: ModuleType) -> None:

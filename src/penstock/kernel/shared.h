@@ -121,7 +121,28 @@ static inline int ps_lock_try(ps_control *c) {
     return ps_owned(c, rc);
 }
 
-static int ps_lock_wait(ps_control *c) { return ps_owned(c, pthread_mutex_lock(&c->lock.mutex)); }
+/* Unlocking wakes one sleeper, and that one sees to the others. If it is killed before it has, while somebody who did not sleep has
+ * the lock, the mutex no longer knows of them, and a free lock is slept for. So look again now and then. */
+#define PS_LOCK_NAP_NS 50000000
+
+static int ps_lock_wait(ps_control *c) {
+#if PS_HAVE_ROBUST
+    int rc;
+    do {
+        struct timespec t;
+        clock_gettime(CLOCK_REALTIME, &t);
+        t.tv_nsec += PS_LOCK_NAP_NS;
+        if (t.tv_nsec >= 1000000000) {
+            t.tv_nsec -= 1000000000;
+            t.tv_sec++;
+        }
+        rc = pthread_mutex_timedlock(&c->lock.mutex, &t);
+    } while (rc == ETIMEDOUT);
+    return ps_owned(c, rc);
+#else
+    return pthread_mutex_lock(&c->lock.mutex);
+#endif
+}
 
 static inline void ps_unlock(ps_control *c) { pthread_mutex_unlock(&c->lock.mutex); }
 
