@@ -1,7 +1,7 @@
 """What the crash tests of the channel share: a small channel, its background done by hand, and a disk whose power can be cut.
 
 Images of directories and the two boots are those of `tests.queue.crash`. A `Platter` knows more: which files and directories were synced,
-and so what a power cut may leave of them at any moment; `penstock.testing.disk` says what that is.
+and so what a power cut may leave of them at any moment; `penstock.testing.moment` says what that is.
 """
 
 from __future__ import annotations
@@ -150,15 +150,12 @@ class Platter:
             self.before(name)
             with self._lock:
                 self._disk.look()
-                synced = (
-                    self._disk.syncing((os.fstat(what) if isinstance(what, int) else what.stat()).st_ino)
-                    if name.startswith("sync")
-                    else lambda: None
-                )
+                synced = self._disk.syncing(_inode(what)) if name.startswith("sync") else None
             out = real(what, *args, **options)
             with self._lock:
                 self._disk.look()
-                synced()
+                if synced:
+                    synced()
             return out
 
         return call
@@ -178,6 +175,10 @@ class Platter:
         image = Image(state)
         image.directories = state.directories
         return image
+
+
+def _inode(what: int | Path) -> int:
+    return (os.fstat(what) if isinstance(what, int) else what.stat()).st_ino
 
 
 @contextmanager

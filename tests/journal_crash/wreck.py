@@ -52,11 +52,11 @@ def copy(source: Path, target: Path, boot: Boot) -> Path:
         except shutil.Error:
             if names == set(files.walk(source)):
                 raise
-        if names == set(files.walk(source)):
-            break
+        else:
+            if names == set(files.walk(source)):
+                settle_pages(target, boot)
+                return target
         shutil.rmtree(target)
-    settle_pages(target, boot)
-    return target
 
 
 @dataclass

@@ -280,12 +280,14 @@ def test_a_free_mutex_whose_sleepers_were_forgotten(native: ModuleType) -> None:
     slept = 1 << 31  # in the mutex's first word: somebody sleeps
     pid = os.fork()
     if pid == 0:
-        rig.page.lock()
-        while not rig.page.load(layout.LOCK) & slept:
-            pass
-        rig.page.store(layout.LOCK, 0)
-        while True:
-            signal.pause()
+        try:
+            rig.page.lock()
+            while not rig.page.load(layout.LOCK) & slept:
+                pass
+            rig.page.store(layout.LOCK, 0)
+            signal.pause()  # until it is killed
+        finally:
+            os._exit(1)
     try:
         until(lambda: rig.page.load(layout.LOCK) & 0xFFFFFFFF, "the other has the mutex")
         thread = threading.Thread(target=lambda: (rig.page.lock(), rig.page.unlock()), daemon=True)

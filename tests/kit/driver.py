@@ -31,9 +31,8 @@ class Tried:
     records: int = 0
     workloads: int = 0
     whole: int = 0  # of so many of them every state there is was among the cases
-    near: Counter[int] = field(
-        default_factory=Counter
-    )  # of the others, all with so many differences from all lost or all kept
+    # Of the others: of how many all states with so many differences from all lost or all kept.
+    near: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Tried) -> None:

@@ -78,14 +78,14 @@ class Disk:
         """A sync of a file or directory begins; call what this returns when it is done. On the disk is then what was there at the last
         look before it: of a file its content; of a directory its names, and so the other's that a change of two changed."""
         content = self._files[inode].now if inode in self._files else None
-        changes = {id(change) for change in self._changes if inode in change.names}
+        changes = [change for change in self._changes if inode in change.names]
 
         def done() -> None:
             if content is not None:
                 self._files[inode] = Versions.whole(content).then(self._files[inode].now)
             left = []
             for change in self._changes:
-                if id(change) in changes:
+                if any(change is one for one in changes):  # equal ones may have been made since
                     change.apply(self._synced)
                 else:
                     left.append(change)

@@ -86,11 +86,7 @@ class Moment:
     def some(self, rng: random.Random, page: int = SECTOR) -> State:
         """One of the states, by chance."""
         pick = picking(rng)
-        if self.in_order:
-            kept = [change for group in self._groups() for change in group[: pick(range(len(group) + 1))]]
-        else:
-            kept = [change for change in self.changes if pick((False, True))]
-        tree = self._tree(kept)
+        tree = self._tree([change for group in self._ordered() for change in group[: pick(range(len(group) + 1))]])
         return self._state(tree, {i: self.files[i].some(pick, page) for i in self._reached(tree).values()})
 
     def count(self, most: int) -> int:
