@@ -11,8 +11,7 @@ from setuptools import Extension, setup
 
 HERE = "src/penstock/kernel"
 DEPENDS = [
-    "buffered.pxi",
-    "taker.pxi",
+    *(f"{name}.pxi" for name in ("buffered", "buffers", "frames", "page", "reader", "records", "taker", "writer")),
     *(
         f"{name}.h"
         for name in ("ahead", "buffered", "commit", "crc", "crc_tables", "frames", "pile", "shared", "wait", "writer")

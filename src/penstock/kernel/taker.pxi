@@ -1,4 +1,4 @@
-# Included by _native.pyx: taking records off a reader, and storing with each how far that has come.
+# Part of _native.pyx: taking records off a reader, and storing with each how far that has come.
 
 
 cdef enum: _REMEMBERED = 32
