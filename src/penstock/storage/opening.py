@@ -7,6 +7,7 @@ the directory. Called by `Log` under the exclusive lock on the control page (`su
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from penstock.errors import LogNotFound, NotALog
 from penstock.storage import files
@@ -50,33 +51,18 @@ def recover(
     had_data = bool(directory.segments())
     if had_data and not listed:
         report.rebuilt.append("manifest")
-    clean, durable = control.clean, control.durable
-    failed = control.failed_to_open or (same and control.poison != 0)
-    if same:
-        finish_appends(directory, control, manifest)
-        now = control.active()
-        floor: Mark | None = Mark(now.segment, now.end, now.next)
-        exact, how = True, "clean" if clean == floor else "same boot"
-    else:
-        floor = max((m for m in (clean, durable) if m), key=lambda m: (m.segment, m.end), default=None)
-        exact = clean is not None and clean == floor and _ends_at(directory, clean)
-        how = "clean" if exact else "new boot"
-    report.how = how if had_data else "created"
-    tail = opening.find_tail(floor, exact=exact, verify=verify is not None or how == "same boot")
+    durable, failed = control.durable, control.failed_to_open or (same and control.poison != 0)
+    known = _known(directory, control, manifest, same=same)
+    report.how = known.how if had_data else "created"
+    tail = opening.find_tail(known.floor, exact=known.exact, verify=verify is not None or known.how == "same boot")
     if tail is not None and tail.segment in opening.finished_only:
-        count, begin = tail.next - tail.base, opening.begins[tail.segment]
-        sealed = all(
-            s.sealed for s in manifest.segments.values()
-        )  # its data is synced; what was compressed cannot be cut
-        manifest.segments[tail.segment] = SegmentInfo(
-            tail.segment, tail.base, count, tail.end, 0, tail.last_us, sealed, begin
-        )
+        _list_finished(manifest, tail, opening.begins[tail.segment])
         tail = None
     if tail is None:
         tail = _first_segment(directory, manifest)
     mark = durable if same and durable else Mark(tail.segment, tail.end, tail.next)
     if failed and not same:
-        mark = floor or _first_unsealed(directory, manifest, tail)
+        mark = known.floor or _first_unsealed(directory, manifest, tail)
     if failed and mark.next < tail.next:
         tail = _move_undurable(directory, manifest, tail, mark, control.generation + 1, report)
         mark = Mark(tail.segment, tail.end, tail.next)
@@ -91,11 +77,46 @@ def recover(
     control.next_generation()
     control.initialise(*tail, mark)
     files.sync(control.fd)
+    _set_back(directory, cursors, tail, report)
+    return report
+
+
+class _Known(NamedTuple):
+    """What the control page tells of where the log ends."""
+
+    floor: Mark | None  # not before this
+    exact: bool  # and not behind it
+    how: str
+
+
+def _known(directory: Directory, control: Control, manifest: Manifest, *, same: bool) -> _Known:
+    """In its own boot the page is right, once what was under way when its writers died is finished; else its marks are."""
+    clean, durable = control.clean, control.durable
+    if same:
+        finish_appends(directory, control, manifest)
+        now = control.active()
+        floor = Mark(now.segment, now.end, now.next)
+        return _Known(floor, exact=True, how="clean" if clean == floor else "same boot")
+    last = max((m for m in (clean, durable) if m), key=lambda m: (m.segment, m.end), default=None)
+    exact = clean is not None and clean == last and _ends_at(directory, clean)
+    return _Known(last, exact, how="clean" if exact else "new boot")
+
+
+def _list_finished(manifest: Manifest, tail: Tail, begin: int) -> None:
+    """List the last segment as finished: what was compressed cannot be cut. Its data is synced if that of all before it is."""
+    sealed = all(s.sealed for s in manifest.segments.values())
+    count = tail.next - tail.base
+    manifest.segments[tail.segment] = SegmentInfo(
+        tail.segment, tail.base, count, tail.end, 0, tail.last_us, sealed, begin
+    )
+
+
+def _set_back(directory: Directory, cursors: Cursors, tail: Tail, report: Recovery) -> None:
+    """Readers stand at the end at most."""
     for name, sequence in cursors.all().items() if directory.fmt.CURSORS_ARE_SEQUENCES else ():
         if sequence > tail.next:
             cursors.store(name, tail.next)
             report.cursors_set_back[name] = sequence
-    return report
 
 
 def survey(
