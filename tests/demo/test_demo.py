@@ -8,15 +8,20 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.demo import command, main
+from penstock.demo import check, command, main, run
+from penstock.demo.children import Child
 from penstock.demo.screen import Screen
+from penstock.demo.words import told
 from tests.demo.results import result
+
+Run = tuple[run.Result, str]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pip install 'penstock[spark]'")
@@ -32,15 +37,52 @@ def test_every_record_comes_through_a_killed_driver_exactly_once(tmp_path: Path)
         pytest.skip(ran.stderr)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert re.search(r"driver \d+ killed with SIGKILL; done by then: bars [\d,]*[1-9]", ran.stdout)
-    assert "the proof holds: every record exactly once" in ran.stdout
-    rows = re.findall(r"^(\w[\w ]+?) +([\d,]+) +([\d,]+) +0 +0 +0$", ran.stdout, re.MULTILINE)
-    assert [row[0] for row in rows] == ["records in the queue", "orders in bars", "bars", "alerts", "dead letters"]
-    assert all(expected == there for _, expected, there in rows)
-    assert rows[0][1] == "6,001"
+    proved(ran.stdout)
     assert f"report: {top / 'report.html'}" in ran.stdout
     assert "The proof holds" in (top / "report.html").read_text()
     assert not (top / "scratch").exists()
     assert "\x1b" not in ran.stdout  # no terminal, no live line
+
+
+def proved(out: str) -> None:
+    """The proof of 6,000 records, as it is printed."""
+    assert "the proof holds: every record exactly once" in out
+    rows = re.findall(r"^(\w[\w ]+?) +([\d,]+) +([\d,]+) +0 +0 +0$", out, re.MULTILINE)
+    assert [row[0] for row in rows] == ["records in the queue", "orders in bars", "bars", "alerts", "dead letters"]
+    assert all(expected == there for _, expected, there in rows)
+    assert rows[0][1] == "6,001"
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Run]:
+    """Runs the demo with a driver that has these lives, one after the other."""
+    monkeypatch.setattr(run, "_MINUTE_S", 0.0)
+    monkeypatch.setattr(
+        run, "Child", lambda module, *rest: Child(module.replace("penstock.demo.pipeline", "tests.demo.driver"), *rest)
+    )
+    monkeypatch.setattr(check, "read_found", lambda places: None)
+    monkeypatch.setattr(check, "prove", lambda *_: result(tmp_path).proof)
+
+    def lives(*how: str) -> Run:
+        (tmp_path / "lives").write_text("\n".join(how))
+        out = io.StringIO()
+        return run.run(Screen(out), records=1000, directory=tmp_path / "work"), out.getvalue()
+
+    return lives
+
+
+def test_a_driver_that_ends_unasked_is_started_again(driver: Callable[..., Run]) -> None:
+    """Whatever it was at. What the next one is to hear it is told, too."""
+    made, out = driver("is killed", "fails", "fails at the end", "ends")
+    assert len(re.findall(r"driver \d+ ended unasked; .+driver.log tells why", out)) == 2
+    assert len(re.findall(r"driver \d+ starts from the checkpoints", out)) == 3
+    assert made.watch.restarts == 2
+    assert any(re.fullmatch(r"drivers that ended unasked, .+ 2", line) for line in told(made))
+
+
+def test_but_not_for_ever(driver: Callable[..., Run]) -> None:
+    with pytest.raises(run.DemoFailed, match="Task not serializable"):
+        driver("is killed", *["fails"] * 9)
 
 
 @pytest.fixture

@@ -50,9 +50,11 @@ class Child:
         self._heard.put(Said(self, None))
 
     def tell(self, line: str) -> None:
+        """One that has ended does not hear it; that it has is heard."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
 
     def wait(self) -> int:
         """Let it end by itself, and say how it did."""

@@ -27,6 +27,7 @@ SEED: Final = 7
 _MINUTE_S: Final = 0.25  # at least so long for a minute of event time, so that there is something to follow
 _BATCHES: Final = 10  # at least so many micro-batches a query
 _PATIENCE_S: Final = 600.0
+_RESTARTS: Final = 3  # of drivers that end unasked
 
 
 class DemoFailed(PenstockError):
@@ -63,6 +64,7 @@ class _Run:
         self._watch = Watch()
         self._driver: Child | None = None
         self._driver_is: str | None = None  # ready, finished
+        self._to_end = False  # whether drivers are told to end once all is processed
         self._minutes = 0  # told by producers, of each its own
 
     def whole(self) -> Result:
@@ -84,6 +86,8 @@ class _Run:
         most = max(1, self._flow.records // _BATCHES)
         self._driver_is = None
         self._driver = self._child("pipeline", str(self._places.top), str(most))
+        if self._to_end:
+            self._driver.tell("end")
 
     def _send(self) -> None:
         """Let producers send, minute for minute, and kill the driver when half is sent."""
@@ -118,12 +122,17 @@ class _Run:
         self._driver.kill()
         far = ", ".join(f"{query} {offset:,}" for query, offset in self._watch.killed_at.items())
         self._screen.line(f"[{self._clock()}] driver {self._pid()} killed with SIGKILL; done by then: {far}")
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._start_driver()
-        self._screen.line(f"[{self._clock()}] driver {self._pid()} starts from the checkpoints; producers go on")
+        others = "" if self._to_end else "; producers go on"
+        self._screen.line(f"[{self._clock()}] driver {self._pid()} starts from the checkpoints{others}")
 
     def _finish(self) -> None:
         """Let the driver process what is there, and end."""
         assert self._driver is not None
+        self._to_end = True
         self._driver.tell("end")
         self._until(lambda: self._driver_is == "finished", "the driver to finish")
         if self._driver.wait() != 0:
@@ -155,9 +164,21 @@ class _Run:
     def _take(self, said: Said) -> None:
         if said.child.over:
             return  # the last words of one that was killed, or waited for
-        if said.what is None:
+        if said.what is not None:
+            self._note(said.what)
+        elif said.child is self._driver and self._watch.ready and self._watch.restarts < _RESTARTS:
+            self._driver_ended(said.child)
+        else:
             raise self._failed(said.child)
-        self._note(said.what)
+
+    def _driver_ended(self, driver: Child) -> None:
+        """A failure inside Spark, or somebody killed it. Nothing is lost by that, and the next one goes on. One that was never
+        ready has another reason, which trying again does not mend."""
+        driver.kill()
+        self._watch.restarts += 1
+        log = self._places.driver_log
+        self._screen.line(f"[{self._clock()}] driver {driver.pid} ended unasked; {log} tells why")
+        self._go_on()
 
     def _note(self, what: dict[str, Any]) -> None:
         if "appended" in what:
@@ -167,8 +188,7 @@ class _Run:
             self._watch.saw_batch(what)
         elif "ready" in what:
             self._driver_is = "ready"
-            if self._watch.killed_s is not None:
-                self._watch.back_s = self._watch.now_s()
+            self._watch.saw_ready()
         elif "finished" in what:
             self._driver_is = "finished"
 

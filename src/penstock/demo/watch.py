@@ -33,6 +33,8 @@ class Watch:
     killed_s: float | None = None
     killed_at: dict[str, int] = field(default_factory=dict)  # how far each query was
     back_s: float | None = None  # when the driver that was started again was ready
+    ready: bool = False  # whether there was ever a driver that was
+    restarts: int = 0  # of drivers that ended unasked
     ended_s: float = 0.0
 
     def now_s(self) -> float:
@@ -55,6 +57,11 @@ class Watch:
 
     def saw_kill(self) -> None:
         self.killed_s, self.killed_at = self.now_s(), self.offsets()
+
+    def saw_ready(self) -> None:
+        self.ready = True
+        if self.killed_s is not None and self.back_s is None:
+            self.back_s = self.now_s()
 
     # ---- rates, in records a second ----
 

@@ -49,4 +49,6 @@ def _rates(result: Result) -> Iterator[str]:
         yield f"query {query:<22}{watch.query_rate(query):>12,.0f} records/s beside the others; {best}"
     if watch.killed_s is not None and watch.back_s is not None:
         yield f"driver back after the kill  {watch.back_s - watch.killed_s:>12,.1f} s"
+    if watch.restarts:
+        yield f"drivers that ended unasked, and were started again {watch.restarts:>3}"
     yield f"end to end, with the kill   {watch.overall_rate():>12,.0f} records/s; {watch.ended_s:,.1f} s in all"
