@@ -19,7 +19,7 @@ from pathlib import Path
 _AT_ONCE = 2  # those that kill wait much of the time
 _FILE = "PENSTOCK_TORTURE_TABLE"  # where rows are collected, a line of JSON each
 CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a workload it looks at, unless told otherwise
-    "tests.kit.campaign": 50_000,
+    "tests.kit.campaign": 200_000,
     "tests.torture": 4_000,
     "tests.topic_crash.campaign": 2_000,
     "tests.channel_crash.campaign": 2_000,

@@ -6,6 +6,7 @@ seed; a failure comes with the command that tries it again.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import subprocess
@@ -44,7 +45,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--minutes", type=float, help="stop after this long, whatever is left")
     parser.add_argument("--base", type=Path, help="where to work (in memory, where that can be)")
-    parser.add_argument("--use", choices=USES, action="append", help="only this one")
+    parser.add_argument("--use", choices=USES, help="only this one, in this process")
+    parser.add_argument(
+        "--share", type=_share, default=(0, 1), metavar="I/N", help="of its workloads every N-th from the I-th on"
+    )
     parser.add_argument("--ops", help="only this workload: operations with commas between")
     parser.add_argument("--fault", choices=KINDS, help="only this fault")
     parser.add_argument("--nth", type=int, default=1)
@@ -54,34 +58,44 @@ def main() -> int:
         return _side_by_side(a.seed)
     until_s = time.monotonic() + 60 * a.minutes if a.minutes else float("inf")
     failed = 0
-    print(f"seed {a.seed}, all states of a workload with up to {a.most}, else {a.sample}", flush=True)
+    print(f"{a.use}: seed {a.seed}, all states of a workload with up to {a.most}, else {a.sample}", flush=True)
     with open_yard(a.base) as yard, small():
-        for use in a.use:
-            for fault, each in _parts(yard, use, a):
-                tried, told_s = Tried(), time.monotonic()
-                for one in each:
-                    tried.add(one())
-                    if time.monotonic() - told_s > _TELL_S:
-                        told_s = time.monotonic()
-                        done = f"{tried.workloads} workloads, " if tried.workloads else ""
-                        told = f"{done}{tried.cases} cases so far, {len(tried.failures)} failures"
-                        print(f"{use}, {fault}: {told}", flush=True)
-                    if time.monotonic() > until_s:
-                        break
-                _tell(use, fault, tried)
-                failed += len(tried.failures)
+        for fault, each in _parts(yard, a.use, a):
+            tried, told_s = Tried(), time.monotonic()
+            for one in itertools.islice(each, a.share[0], None, a.share[1]):
+                tried.add(one())
+                if time.monotonic() - told_s > _TELL_S:
+                    told_s = time.monotonic()
+                    done = f"{tried.workloads} workloads, " if tried.workloads else ""
+                    told = f"{done}{tried.cases} cases so far, {len(tried.failures)} failures"
+                    print(f"{a.use}, {fault}: {told}", flush=True)
+                if time.monotonic() > until_s:
+                    break
+            if tried.cases:
+                _tell(a.use, fault, tried)
+            failed += len(tried.failures)
     return 1 if failed else 0
 
 
+def _share(text: str) -> tuple[int, int]:
+    """I/N, counted from 1, as where to begin and the step."""
+    begin, step = map(int, text.split("/"))
+    if not 1 <= begin <= step:
+        raise ValueError
+    return begin - 1, step
+
+
 def _side_by_side(seed: int) -> int:
-    """Each use in a process of its own, as many at a time as there are cores."""
+    """One use after the other, its workloads shared among as many processes as there are cores."""
+    cores = os.cpu_count() or 1
 
-    def run(use: str) -> int:
+    def run(part: tuple[str, int]) -> int:
+        use, share = part
         command = [sys.executable, "-m", "tests.kit.campaign", *sys.argv[1:], "--seed", str(seed), "--use", use]
-        return subprocess.run(command, check=False).returncode
+        return subprocess.run([*command, "--share", f"{share}/{cores}"], check=False).returncode
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return max(pool.map(run, USES))
+    with ThreadPoolExecutor(cores) as pool:
+        return max(pool.map(run, itertools.product(USES, range(1, cores + 1))))
 
 
 Case = Callable[[], Tried]

@@ -81,6 +81,7 @@ def try_workload(
     *,
     sample: int | None = None,
     most_near: int = 0,
+    most_kills: int | None = None,
     during_recovery: int = 0,
     done: int | None = None,
     seen: set[bytes] | None = None,
@@ -88,12 +89,14 @@ def try_workload(
     lengths_in_order: bool = True,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many, and those
-    near to all lost and all kept, if they are no more than `most_near`. Of `during_recovery` of them the recovery is cut too, at each of its moments. What comes before so many operations are `done`
-    is left out, and what was `seen` before; `to_first` ends with a failure."""
+    near to all lost and all kept, if they are no more than `most_near`. Of kills `most_kills`, or all. Of `during_recovery` of them the
+    recovery is cut too, at each of its moments. What comes before so many operations are `done` is left out, and what was `seen` before;
+    `to_first` ends with a failure."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {ops}")
     moments = record(kind, ops, yard.keep(), done)
     found = power_cuts(moments, rng, most, sample=sample, most_near=most_near, lengths_in_order=lengths_in_order)
-    crashes = [*kills(moments).all, *found.all]
+    killed = kills(moments).all
+    crashes = [*rng.sample(killed, min(most_kills or len(killed), len(killed))), *found.all]
     if seen is not None:
         crashes = [crash for crash in crashes if _is_new(crash, kind, seen)]
     again = replay(use, ops, seed, most, most_near, sample or most)

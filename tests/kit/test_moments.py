@@ -10,7 +10,7 @@ import pytest
 from penstock.testing.crashes import power_cuts
 from penstock.testing.disk import Disk
 from penstock.testing.moment import Moment
-from penstock.testing.state import PAGE, State
+from penstock.testing.state import PAGE, State, is_temporary
 from penstock.testing.versions import SECTOR
 from tests.kit.driver import record
 from tests.kit.uses import USES
@@ -20,12 +20,15 @@ FEW = 3000
 
 
 def key(state: State) -> object:
-    """Equal for states that a power cut makes equal: what a control page holds for its own boot is not told apart."""
-    every = (
-        (name, (bool(data[:SECTOR].strip(b"\0")), data[SECTOR:]) if name.endswith(PAGE) else data)
-        for name, data in state.items()
-    )
-    return frozenset(every), state.directories
+    """Equal for states that a power cut makes equal: what a control page holds for its own boot is not told apart, nor what a file
+    that was being made does."""
+
+    def what(name: str, data: bytes) -> object:
+        if name.endswith(PAGE):
+            return bool(data[:SECTOR].strip(b"\0")), data[SECTOR:]
+        return None if is_temporary(name) else data
+
+    return frozenset((name, what(name, data)) for name, data in state.items()), state.directories
 
 
 def states(*moments: Moment) -> set[object]:

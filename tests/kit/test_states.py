@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 
 import pytest
 
 from penstock.testing.crashes import Crash, kills
-from penstock.testing.state import State
+from penstock.testing.state import State, is_temporary
 from penstock.testing.versions import SECTOR
 from tests.kit.driver import Tried, cut_recovery, judge, record, try_workload, workloads
 from tests.kit.uses import USES
@@ -39,7 +40,7 @@ def test_all_states_of_a_short_workload(yard: Yard, use: str) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_some_states_of_a_long_workload(yard: Yard, use: str) -> None:
     """One that rolls, seals, compresses, retires, commits and closes; of one crash the recovery is cut, too."""
-    tried = try_workload(yard, use, USES[use].long, SEED, 20 if NATIVE else 10, during_recovery=1)
+    tried = try_workload(yard, use, USES[use].long, SEED, 20 if NATIVE else 10, most_kills=100, during_recovery=1)
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 100
 
@@ -54,7 +55,7 @@ def test_there_are_moments_between_stores_into_maps(yard: Yard, use: str, where:
 
 @pytest.mark.parametrize("use", ["queue", "channel", "topic"])
 def test_what_a_page_holds_for_its_own_boot_is_no_matter_after_it(yard: Yard, use: str) -> None:
-    """So two versions of its first sector stand for all. Those of the second, which are the marks, are told apart."""
+    """So one version of its first sector stands for all. Those of the second, which are the marks, are told apart."""
     kind, tried = USES[use], 0
     for moment in record(kind, kind.ops[:2], yard.keep(), done=0)[::7]:
         page, versions = next((name, v) for name, v in moment.contents() if name.endswith("/.lock"))
@@ -66,6 +67,21 @@ def test_what_a_page_holds_for_its_own_boot_is_no_matter_after_it(yard: Yard, us
             assert judged.records == came_to.setdefault(content[SECTOR:], judged.records)
             tried += 1
     assert tried > 15
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_a_temporary_file_holds_is_no_matter(yard: Yard, use: str) -> None:
+    """So one version of it stands for all: nobody believes even one that was never written. Each name is tried at a few moments."""
+    kind, rng = USES[use], random.Random(SEED)
+    tried: Counter[str] = Counter()
+    for moment in record(kind, kind.long[:10], yard.keep()):
+        names = [name for name, _ in moment.contents() if is_temporary(name) and tried[name] < 3]
+        if names:
+            tried.update(names)
+            wrong = {name: rng.randbytes(8192) for name in names}
+            judged = judge(yard, kind, Crash(moment, State({**moment.now(), **wrong}), "new"), moment.note, "")
+            assert not judged.failures, judged.failures[0]
+    assert tried
 
 
 @pytest.mark.parametrize("use", ["queue", "channel"])

@@ -22,7 +22,7 @@ from tests.queue.crash import NATIVE
     ("use", "ops", "least"),
     [
         ("queue", "append,append", 15),
-        ("queue", "append,batch", 30),
+        ("queue", "append,batch", 20),
         ("queue", "append,span", 40),
         ("channel", "send,send", 30),
         ("channel", "send,send_many", 30),

@@ -25,7 +25,6 @@ from penstock import (
     RecoveryUnfinished,
     Retention,
     Topics,
-    channel,
     journal,
     kernel,
 )
@@ -39,7 +38,9 @@ from tests.channel_crash.story import Story
 from tests.channel_crash.wreck import small_files
 from tests.queue.crash import beyond, payload
 
+# How much is done at a time decides how many states a crash may leave: so little that all of three operations can be looked at.
 INTERVAL = 2
+FEWER = 3  # where there are more records, as a channel has it, too
 FILE_SIZE = 8192
 SEGMENT_BYTES = 160
 JOURNAL_BYTES = 150
@@ -60,7 +61,6 @@ def small() -> Iterator[None]:
     """Small files everywhere, and no background: what it would do is an operation."""
     with pytest.MonkeyPatch.context() as patch:
         small_files(patch)
-        patch.setattr(channel, "INDEX_INTERVAL", INTERVAL)
         patch.setattr(topics, "INDEX_INTERVAL", INTERVAL)
         patch.setattr(journal, "MAX_FILE_BYTES", JOURNAL_BYTES)
         patch.setattr(Janitor, "serve", lambda self, log: setattr(self, "_log", log))
@@ -134,6 +134,11 @@ class Told:
     passed: int = 0  # what lies before may be retired
 
 
+def _hollow(sequence: int, size: int) -> bytes:
+    """Mostly zeros: a sector of nothing else is the same before and after, so a record of many has fewer states."""
+    return payload(sequence, min(size, 40)).ljust(size, b"\0")
+
+
 @dataclass
 class Found:
     first: int
@@ -159,8 +164,10 @@ class Records(Use):
     def _say(self, **changes: Any) -> None:
         self.told = replace(self.told, **changes)
 
-    def _appending(self, sizes: list[int], act: Callable[[list[bytes]], None]) -> None:
-        new = [payload(len(self.told.sent) + i, size) for i, size in enumerate(sizes)]
+    def _appending(
+        self, sizes: list[int], act: Callable[[list[bytes]], None], made: Callable[[int, int], bytes] = payload
+    ) -> None:
+        new = [made(len(self.told.sent) + i, size) for i, size in enumerate(sizes)]
         self._say(doing=tuple(new))
         act(new)
         sent = (*self.told.sent, *new)
@@ -228,7 +235,7 @@ class QueueUse(Records):
 
     @staticmethod
     def _open(path: Path) -> Queue:
-        return Queue(path, file_size=FILE_SIZE, index_interval=INTERVAL, retention=Retention(max_bytes=1))
+        return Queue(path, file_size=FILE_SIZE, index_interval=FEWER, retention=Retention(max_bytes=1))
 
     def open(self) -> None:
         self.q = self._open(self.path)
@@ -241,11 +248,11 @@ class QueueUse(Records):
         self._appending([50], lambda new: self.q.append(new[0]))  # type: ignore[arg-type, return-value]
 
     def batch(self) -> None:
-        self._appending([300, 1, 400], self._batch)
+        self._appending([20, 250], self._batch)
 
     def span(self) -> None:
         """More than a file holds."""
-        self._appending([1800, 1900, 30, 700], self._batch)
+        self._appending([3000, 30, 1200], self._batch, _hollow)
 
     def _batch(self, new: list[bytes]) -> None:
         self.q.append_batch(new)
@@ -406,10 +413,10 @@ class ChannelUse(Use):
         self.story.close()
 
     def send(self) -> None:
-        self.story.send(120)
+        self.story.send(160)  # the third goes to a new file
 
     def send_many(self) -> None:
-        self.story.send_many([0, 130, 0, 56])
+        self.story.send_many([0, 100])
 
     def receive(self) -> None:
         self.story.receive("ada", 3)

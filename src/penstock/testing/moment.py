@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.testing.state import PAGE, State
+from penstock.testing.state import PAGE, State, is_temporary
 from penstock.testing.versions import SECTOR, Versions, picking
 
 Names = dict[str, int]  # of a directory, and which file or directory (by inode) each is
@@ -46,6 +46,7 @@ class Moment:
     synced: Mapping[int, Names]  # names on the disk, by directory
     changes: tuple[Change, ...]  # of names since, in order
     in_order: bool = True  # those of a directory reach the disk in their order
+    alike: bool = False  # what a file holds that has a temporary name is no matter
 
     def with_orders(self, *, names: bool, lengths: bool) -> Moment:
         """The same on a file system that keeps these orders, or does not."""
@@ -53,11 +54,12 @@ class Moment:
         return replace(self, files=files, in_order=names)
 
     def told_apart(self) -> Moment:
-        """The same without versions that a power cut makes equal: of what a control page holds for its own boot, the oldest and
-        the newest stand for all."""
+        """The same without versions that a power cut makes equal: of what a control page holds for its own boot, the newest stands
+        for all, and zeros, if it may not have been written; of what was being made under a temporary name, which is removed unread, an
+        empty file does."""
         changed = (names for change in self.changes for names in change.names.values())
         pages = {names.get(PAGE) for names in (*self.synced.values(), *changed)}
-        return replace(self, files={i: v.ends_of(0) if i in pages else v for i, v in self.files.items()})
+        return replace(self, files={i: v.newest_of(0) if i in pages else v for i, v in self.files.items()}, alike=True)
 
     def includes(self, earlier: Moment) -> bool:
         """Whether a power cut now may leave all that one could earlier: nothing was synced since."""
@@ -95,7 +97,7 @@ class Moment:
             return most + 1
         total = 0
         for tree in self._trees():
-            total += math.prod(self.files[inode].count for inode in set(self._reached(tree).values()))
+            total += math.prod(versions.count for versions in self._versions(tree).values())
             if total > most:
                 break
         return total
@@ -103,9 +105,15 @@ class Moment:
     def all(self) -> Iterator[State]:
         """Every one of them; equal ones may come again."""
         for tree in self._trees():
-            inodes = sorted(set(self._reached(tree).values()))
-            for contents in itertools.product(*(list(dict.fromkeys(self.files[i].all())) for i in inodes)):
-                yield self._state(tree, dict(zip(inodes, contents, strict=True)))
+            files = self._versions(tree)
+            for contents in itertools.product(*(list(dict.fromkeys(versions.all())) for versions in files.values())):
+                yield self._state(tree, dict(zip(files, contents, strict=True)))
+
+    def _versions(self, tree: Mapping[int, Names]) -> dict[int, Versions]:
+        """Of the files that have a name."""
+        reached = self._reached(tree)
+        read = {inode for path, inode in reached.items() if not (self.alike and is_temporary(path))}
+        return {i: self.files[i] if i in read else Versions.whole(b"") for i in set(reached.values())}
 
     def count_near(self, distance: int) -> int:
         """How many states `near` gives."""

@@ -14,6 +14,11 @@ _BOOT_AT, _PLACE_AT = 16, 32  # in it: boot id; device and inode
 Boot = Literal["same", "new"]
 
 
+def is_temporary(path: str) -> bool:
+    """Whether a file is one that was being made, or stood ready to become the next: whoever opens the log removes it unread."""
+    return path.endswith((".tmp", ".next")) and "cursors" not in path.split("/")[:-1]  # a reader's name may end so
+
+
 class State(dict[str, bytes]):
     """Files by their path within a directory, as a crash leaves them; `directories` are those without any file too."""
 

@@ -69,11 +69,13 @@ class Versions:
             grown[len(content)] = len(self.now), content[len(self.now) :]
         return Versions(self.synced, content, sizes, sectors, grown, self.in_order)
 
-    def ends_of(self, sector: int) -> Versions:
-        """With the oldest and the newest version of a sector only."""
-        versions = self.sectors.get(sector, ())
-        few = {sector: tuple(dict.fromkeys((versions[0], versions[-1])))} if versions else {}
-        return replace(self, sectors={**self.sectors, **few})
+    def newest_of(self, sector: int) -> Versions:
+        """With the newest version of a sector only; and with its oldest, if that is nothing but zeros."""
+        if sector not in self.sectors:
+            return self
+        oldest, *_, newest = self.sectors[sector]
+        few = (newest,) if any(oldest) else (oldest, newest)
+        return replace(self, sectors={**self.sectors, sector: few})
 
     def includes(self, earlier: Versions) -> bool:
         """Whether all that may have been on the disk earlier may be now: it was not synced since."""
