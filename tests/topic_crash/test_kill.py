@@ -25,7 +25,7 @@ def test_what_was_acknowledged_or_committed_holds_whoever_is_killed(yard: Yard, 
                 break  # of few kills it may be that none left anything to be handed over, or to be retired
     except Exception as error:
         raise AssertionError(f"{error}\n{again}") from error
-    assert one.result.kills == times * KILLS
+    assert one.result.kills >= times * KILLS  # the last one may be of two at once
     assert one.result.ends
     assert one.result.stops, "nobody was ever stopped"
     assert one.result.acknowledged > 20 * KILLS, again
