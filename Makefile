@@ -40,7 +40,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-%: $(BIN)/python pyproject.toml setup.py $(KERNEL)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable ".[$*]"
 	@touch $@
 
 demo: $(VENV)/.ready-spark
@@ -51,11 +51,10 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three runs: the native kernel, the reference kernel, and the native one without futex, robust mutex and fallocate; more processes than
-# cores where no Spark runs, since tests wait for the disk half of their time. Of what a crash
-# leaves in files the last one would see the same as the first; of kills it does not, since locks are let go in another way. A queue is
-# its mapped write path, and a topic the buffered one. A death at any call, or a full disk, is the storage layer's affair, whatever the
-# kernel.
+# Three runs: the native kernel, the native one without futex, robust mutex and fallocate, and the reference kernel; more processes than
+# cores where no Spark runs, since tests wait for the disk, too. Of what a crash leaves in files the second would see the same as the
+# first; of kills it does not, since locks are let go in another way. A queue is its mapped write path, and a topic the buffered one. A
+# death at any call, or a full disk, is the storage layer's affair, whatever the kernel.
 test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
