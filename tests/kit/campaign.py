@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument(
         "--share", type=_share, default=(0, 1), metavar="I/N", help="of its workloads every N-th from the I-th on"
     )
+    parser.add_argument("--without", action="append", default=[], metavar="OP", help="no workload with this operation")
     parser.add_argument("--ops", help="only this workload: operations with commas between")
     parser.add_argument("--fault", choices=KINDS, help="only this fault")
     parser.add_argument("--nth", type=int, default=1)
@@ -117,7 +118,7 @@ def _parts(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[tuple[str, I
 def _short(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     """What lies before the last operation is looked at with the workload that ends there; what comes to the same, once."""
     seen: set[bytes] = set()
-    for ops in workloads(use, _OPS):
+    for ops in (ops for ops in workloads(use, _OPS) if not set(a.without).intersection(ops)):
         yield lambda ops=ops: _one(yard, use, ops, a, seen)  # type: ignore[misc]
 
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.testing.crashes import power_cuts
 from penstock.testing.disk import Disk
 from penstock.testing.moment import Moment
-from penstock.testing.state import PAGE, State, is_temporary
+from penstock.testing.state import PAGE, State, temporaries
 from penstock.testing.versions import SECTOR
 from tests.kit.driver import record
 from tests.kit.uses import USES
@@ -22,11 +22,12 @@ FEW = 3000
 def key(state: State) -> object:
     """Equal for states that a power cut makes equal: what a control page holds for its own boot is not told apart, nor what a file
     that was being made does."""
+    unread = temporaries(state)
 
     def what(name: str, data: bytes) -> object:
         if name.endswith(PAGE):
             return bool(data[:SECTOR].strip(b"\0")), data[SECTOR:]
-        return None if is_temporary(name) else data
+        return None if name in unread else data
 
     return frozenset((name, what(name, data)) for name, data in state.items()), state.directories
 
@@ -114,3 +115,12 @@ def test_a_sync_is_of_what_was_there_when_it_began(yard: Yard) -> None:
         disk.close()
     assert moment.least() == {"a": b"at the beginning", "b": b""}
     assert moment.now() == {"a": b"meanwhile", "b": b"", "c": b""}
+
+
+def test_temporary_files_are_those_of_logs() -> None:
+    """What else is recorded may be a user's own, who may read it."""
+    log = ["log/.lock", "log/manifest.12-34.tmp", "log/2026/09/21/20260921-0002.data.next", "log/manifest"]
+    own = ["state.12-34.tmp", "state.next", "logs/x.next", "log/cursors/x.next", "log/mine.tmp"]
+    assert temporaries([*log, *own]) == set(log[1:3])
+    assert temporaries([".lock", "segment.1.next"]) == {"segment.1.next"}
+    assert temporaries(own) == set()

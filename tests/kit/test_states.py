@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from penstock.testing.crashes import Crash, kills
-from penstock.testing.state import State, is_temporary
+from penstock.testing.state import State, temporaries
 from penstock.testing.versions import SECTOR
 from tests.kit.driver import Tried, cut_recovery, judge, record, try_workload, workloads
 from tests.kit.uses import USES
@@ -75,7 +75,7 @@ def test_what_a_temporary_file_holds_is_no_matter(yard: Yard, use: str) -> None:
     kind, rng = USES[use], random.Random(SEED)
     tried: Counter[str] = Counter()
     for moment in record(kind, kind.long[:10], yard.keep()):
-        names = [name for name, _ in moment.contents() if is_temporary(name) and tried[name] < 3]
+        names = [name for name in sorted(temporaries(moment.now())) if tried[name] < 3]
         if names:
             tried.update(names)
             wrong = {name: rng.randbytes(8192) for name in names}

@@ -20,7 +20,7 @@ from tests.support import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc, to see files and maps")
 
-TIMES = 10
+TIMES = 5
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.testing.state import PAGE, State, is_temporary
+from penstock.testing.state import PAGE, State, temporaries
 from penstock.testing.versions import SECTOR, Versions, picking
 
 Names = dict[str, int]  # of a directory, and which file or directory (by inode) each is
@@ -112,8 +112,9 @@ class Moment:
     def _versions(self, tree: Mapping[int, Names]) -> dict[int, Versions]:
         """Of the files that have a name."""
         reached = self._reached(tree)
-        read = {inode for path, inode in reached.items() if not (self.alike and is_temporary(path))}
-        return {i: self.files[i] if i in read else Versions.whole(b"") for i in set(reached.values())}
+        unread = temporaries(reached) if self.alike else set()
+        read = {inode for path, inode in reached.items() if path not in unread}
+        return {i: self.files[i] if i in read else Versions.whole(b"") for i in sorted(set(reached.values()))}
 
     def count_near(self, distance: int) -> int:
         """How many states `near` gives."""
