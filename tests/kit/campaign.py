@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.testing.failing import KINDS, Fault
-from tests.kit.driver import Tried, try_workload, workloads
+from tests.kit.driver import Saw, Tried, try_workload, workloads
 from tests.kit.faults import faults, try_fault
 from tests.kit.uses import USES, small
 from tests.queue.crash import Yard, open_yard
@@ -62,14 +62,9 @@ def main() -> int:
     print(f"{a.use}: seed {a.seed}, all states of a workload with up to {a.most}, else {a.sample}", flush=True)
     with open_yard(a.base) as yard, small():
         for fault, each in _parts(yard, a.use, a):
-            tried, told_s = Tried(), time.monotonic()
+            tried, progress = Tried(), _Progress(f"{a.use}, {fault}")
             for one in itertools.islice(each, a.share[0], None, a.share[1]):
-                tried.add(one())
-                if time.monotonic() - told_s > _TELL_S:
-                    told_s = time.monotonic()
-                    done = f"{tried.workloads} workloads, " if tried.workloads else ""
-                    told = f"{done}{tried.cases} cases so far, {len(tried.failures)} failures"
-                    print(f"{a.use}, {fault}: {told}", flush=True)
+                tried.add(one(progress.saw))
                 if time.monotonic() > until_s:
                     break
             if tried.cases:
@@ -99,15 +94,30 @@ def _side_by_side(seed: int) -> int:
         return max(pool.map(run, itertools.product(USES, range(1, cores + 1))))
 
 
-Case = Callable[[], Tried]
+class _Progress:
+    """Says now and then how far it is: a workload may have very many cases."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._told_s = time.monotonic()
+        self._all = Tried()
+
+    def saw(self, tried: Tried) -> None:
+        self._all.add(tried)
+        if time.monotonic() - self._told_s > _TELL_S:
+            self._told_s = time.monotonic()
+            print(f"{self._what}: {self._all.cases} cases so far, {len(self._all.failures)} failures", flush=True)
+
+
+Case = Callable[[Saw], Tried]
 
 
 def _parts(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[tuple[str, Iterator[Case]]]:
     """What is tried of a use, by fault."""
     if a.fault:
-        yield a.fault, iter([lambda: try_fault(yard, use, Fault(a.fault, a.nth, a.for_good))])
+        yield a.fault, iter([lambda saw: _fault(yard, use, Fault(a.fault, a.nth, a.for_good), saw)])
     elif a.ops is not None:
-        yield "crash", iter([lambda: _one(yard, use, tuple(filter(None, a.ops.split(","))), a, None)])
+        yield "crash", iter([lambda saw: _one(yard, use, tuple(filter(None, a.ops.split(","))), a, None, saw)])
     else:
         yield f"crash, up to {_OPS} operations", _short(yard, use, a)
         yield "crash, many operations", _long(yard, use, a)
@@ -119,13 +129,22 @@ def _short(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     """What lies before the last operation is looked at with the workload that ends there; what comes to the same, once."""
     seen: set[bytes] = set()
     for ops in (ops for ops in workloads(use, _OPS) if not set(a.without).intersection(ops)):
-        yield lambda ops=ops: _one(yard, use, ops, a, seen)  # type: ignore[misc]
+        yield lambda saw, ops=ops: _one(yard, use, ops, a, seen, saw)  # type: ignore[misc]
 
 
-def _one(yard: Yard, use: str, ops: tuple[str, ...], a: argparse.Namespace, seen: set[bytes] | None) -> Tried:
-    done = len(ops) - 1 if ops else None
+def _one(yard: Yard, use: str, ops: tuple[str, ...], a: argparse.Namespace, seen: set[bytes] | None, saw: Saw) -> Tried:
     return try_workload(
-        yard, use, ops, a.seed, a.most, sample=a.sample, most_near=a.near, during_recovery=1, done=done, seen=seen
+        yard,
+        use,
+        ops,
+        a.seed,
+        a.most,
+        sample=a.sample,
+        most_near=a.near,
+        during_recovery=1,
+        done=len(ops) - 1 if ops else None,
+        seen=seen,
+        saw=saw,
     )
 
 
@@ -133,12 +152,18 @@ def _long(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     rng = random.Random(f"{a.seed} {use}")
     for _ in range(max(1, a.sample // 100)):
         ops = tuple(rng.choices(USES[use].ops, k=_LONG))
-        yield lambda ops=ops: try_workload(yard, use, ops, a.seed, _LONG_STATES)  # type: ignore[misc]
+        yield lambda saw, ops=ops: try_workload(yard, use, ops, a.seed, _LONG_STATES, saw=saw)  # type: ignore[misc]
 
 
 def _faults(yard: Yard, use: str, kind: str) -> Iterator[Case]:
     for fault in faults(yard, use, 1, 0, kind):
-        yield lambda fault=fault: try_fault(yard, use, fault)  # type: ignore[misc]
+        yield lambda saw, fault=fault: _fault(yard, use, fault, saw)  # type: ignore[misc]
+
+
+def _fault(yard: Yard, use: str, fault: Fault, saw: Saw) -> Tried:
+    tried = try_fault(yard, use, fault)
+    saw(tried)
+    return tried
 
 
 def _tell(use: str, fault: str, tried: Tried) -> None:

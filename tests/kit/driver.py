@@ -6,7 +6,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -42,6 +42,9 @@ class Tried:
         self.whole += other.whole
         self.near += other.near
         self.failures += other.failures
+
+
+Saw = Callable[[Tried], None]  # is told of cases as they are tried
 
 
 def workloads(use: str, longest: int) -> Iterator[tuple[str, ...]]:
@@ -87,11 +90,12 @@ def try_workload(
     seen: set[bytes] | None = None,
     to_first: bool = False,
     lengths_in_order: bool = True,
+    saw: Saw = lambda tried: None,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many, and those
     near to all lost and all kept, if they are no more than `most_near`. Of kills `most_kills`, or all. Of `during_recovery` of them the
     recovery is cut too, at each of its moments. What comes before so many operations are `done` is left out, and what was `seen` before;
-    `to_first` ends with a failure."""
+    `to_first` ends with a failure. `saw` is told of each."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {ops}")
     moments = record(kind, ops, yard.keep(), done)
     found = power_cuts(moments, rng, most, sample=sample, most_near=most_near, lengths_in_order=lengths_in_order)
@@ -102,7 +106,9 @@ def try_workload(
     again = replay(use, ops, seed, most, most_near, sample or most)
     tried = Tried(workloads=1, whole=int(found.complete), near=Counter([found.near] if not found.complete else []))
     for crash in crashes:
-        tried.add(judge(yard, kind, crash, crash.moment.note, again))
+        judged = judge(yard, kind, crash, crash.moment.note, again)
+        saw(judged)
+        tried.add(judged)
         if tried.failures and to_first:
             return tried
     for crash in rng.sample(crashes, min(during_recovery, len(crashes))):
