@@ -519,3 +519,22 @@ def test_a_yard_is_empty_again(path: Path) -> None:
         yard.new()
         assert not where.exists()
     assert not where.parent.exists()
+
+
+def test_a_file_that_was_sealed_meanwhile_and_is_gone_is_no_failed_sync(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever compresses a sealed segment removes its file, perhaps while another process is about to sync it."""
+    monkeypatch.setattr(Janitor, "serve", lambda self, log: setattr(self, "_log", log))
+    with Queue(path, file_size=8192) as q:
+        while not (finished := q._open_log().finished()):
+            q.append(b"x" * 1000)
+        log, (segment,) = q._open_log(), finished
+        control = log.writable()
+        with pytest.raises(FileNotFoundError), log._unless_retired(control, segment):
+            raise FileNotFoundError
+        log.seal_finished()
+        with log._unless_retired(control, segment):
+            raise FileNotFoundError
+        with pytest.raises(FileNotFoundError), log._unless_retired(control, control.active().segment):
+            raise FileNotFoundError

@@ -430,11 +430,13 @@ class Log:
 
     @contextmanager
     def _unless_retired(self, control: Control, segment_id: int) -> Iterator[None]:
-        """Another process's retention may remove a finished segment while we are at it: that is no failed sync."""
+        """Somebody's retention may remove a finished segment while we are at it, or his compression its file, once it is sealed, which
+        is to say synced: that is no failed sync."""
         try:
             yield
         except FileNotFoundError:
-            if segment_id == control.active().segment or segment_id in self.finished():
+            info = self.finished().get(segment_id)
+            if segment_id == control.active().segment or (info is not None and not info.sealed):
                 raise
 
     # ---- what the background does ----
