@@ -79,7 +79,8 @@ def test_what_a_temporary_file_holds_is_no_matter(yard: Yard, use: str) -> None:
         if names:
             tried.update(names)
             wrong = {name: rng.randbytes(8192) for name in names}
-            judged = judge(yard, kind, Crash(moment, State({**moment.now(), **wrong}), "new"), moment.note, "")
+            crash = Crash(moment, State({**moment.now(), **wrong}), "new")
+            judged = judge(yard, kind, crash, moment.note, f"pytest {__file__}")
             assert not judged.failures, judged.failures[0]
     assert tried
 

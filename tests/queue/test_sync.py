@@ -531,10 +531,10 @@ def test_a_file_that_was_sealed_meanwhile_and_is_gone_is_no_failed_sync(
             q.append(b"x" * 1000)
         log, (segment,) = q._open_log(), finished
         control = log.writable()
-        with pytest.raises(FileNotFoundError), log._unless_retired(control, segment):
+        with pytest.raises(FileNotFoundError), log._unless_gone(control, segment):
             raise FileNotFoundError
         log.seal_finished()
-        with log._unless_retired(control, segment):
+        with log._unless_gone(control, segment):
             raise FileNotFoundError
-        with pytest.raises(FileNotFoundError), log._unless_retired(control, control.active().segment):
+        with pytest.raises(FileNotFoundError), log._unless_gone(control, control.active().segment):
             raise FileNotFoundError

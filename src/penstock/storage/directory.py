@@ -16,7 +16,7 @@ from penstock.storage.listing import companion_base, list_segments
 from penstock.storage.meters import Meters
 from penstock.storage.segment import Format, Header, ReadSegment, SegmentPaths, WriteSegment
 
-_TEMPORARY: Final = re.compile(r"(\.\d+-\d+\.tmp|\.next)$")
+TEMPORARY: Final = re.compile(r"(\.\d+-\d+\.tmp|\.next)$")  # of names: being made, or ready to become the next
 
 
 def is_full(error: BaseException) -> bool:
@@ -203,6 +203,6 @@ class Directory:
         """Whether a temporary file is the log's: what else lies in its directory is none of our business."""
         if name.startswith(("manifest.", "losses.", "cursors/", "unpacked.")):
             return True
-        name = _TEMPORARY.sub("", name)
+        name = TEMPORARY.sub("", name)
         beside = name.rpartition(".")[0]  # of an index or companion, by either way of naming them
         return any(self.fmt.parse(data) is not None for data in (name, beside, beside + ".data"))

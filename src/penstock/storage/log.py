@@ -423,13 +423,13 @@ class Log:
 
     def _sync_file(self, control: Control, segment_id: int) -> None:
         path = self.path / self.fmt.name(segment_id)
-        with self._unless_retired(control, segment_id):
+        with self._unless_gone(control, segment_id):
             with files.opened(path) as fd:
                 files.sync(fd)
             files.sync_directory(path.parent)
 
     @contextmanager
-    def _unless_retired(self, control: Control, segment_id: int) -> Iterator[None]:
+    def _unless_gone(self, control: Control, segment_id: int) -> Iterator[None]:
         """Somebody's retention may remove a finished segment while we are at it, or his compression its file, once it is sealed, which
         is to say synced: that is no failed sync."""
         try:
@@ -495,7 +495,7 @@ class Log:
         """Here `done.next` counts the segment's records."""
 
         def seal() -> None:
-            with self._unless_retired(control, done.segment):
+            with self._unless_gone(control, done.segment):
                 assert self.writing is not None
                 self.directory.seal(done.segment, done.next, done.end, synced=self.writing.take_synced(done.segment))
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 import struct
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Literal
 
+from penstock.storage.directory import TEMPORARY
+
 PAGE: Final = ".lock"  # a control page: its first sector counts in its own boot, the others after that, too
-_TEMPORARY: Final = re.compile(r"(\.\d+-\d+\.tmp|\.next)$")
 _BOOT_AT, _PLACE_AT = 16, 32  # in it: boot id; device and inode
 
 Boot = Literal["same", "new"]
@@ -22,7 +22,7 @@ def temporaries(paths: Iterable[str]) -> set[str]:
     where a control page is. Named readers are left out: a name may end so."""
     every = list(paths)
     logs = tuple(path.removesuffix(PAGE) for path in every if path.rpartition("/")[2] == PAGE)
-    made = (path for path in every if _TEMPORARY.search(path) and path.startswith(logs))
+    made = (path for path in every if TEMPORARY.search(path) and path.startswith(logs))
     return {path for path in made if "cursors" not in path.split("/")[:-1]}
 
 
