@@ -273,12 +273,15 @@ def _tail(part: Part, view: View, segments: Sequence[Segment]) -> Iterator[Findi
 def check(segment: Segment, *, deep: bool = False, rests: bool = False, told: Recovery | None = None) -> Checked:
     """Walk over one segment. If its log `rests`, the last one is as finished as the others."""
     try:
-        seg = segment.read()
-        interval = seg.index.interval or INDEX_INTERVAL
-        end = Place(segment.end, segment.next)
-        walked = walk(seg, end, interval, told or Recovery(), listed=segment.losses)
+        return _checked(segment, deep=deep, rests=rests, told=told or Recovery())
     except (PenstockError, OSError) as error:
         return Checked(0, 0, 0, 0, (replace(_finding(segment, 0, "record", str(error)), repair=_NOTHING),))
+
+
+def _checked(segment: Segment, *, deep: bool, rests: bool, told: Recovery) -> Checked:
+    seg = segment.read()
+    interval = seg.index.interval or INDEX_INTERVAL
+    walked = walk(seg, Place(segment.end, segment.next), interval, told, listed=segment.losses)
     if walked.end.sequence < segment.next:  # its frames are good, and fewer than the next segment's base says
         missing = Loss(walked.end.sequence, segment.next - 1, "records are missing")
         walked.losses.append(Hole(segment.end, missing, segment.end))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import Channel, Queue, Topics
 from penstock.errors import LogNotFound
-from penstock.storage import soundness
+from penstock.storage import packing, soundness
 from penstock.testing.state import Boot
 from penstock.verify import Finding, check, look, report, verify
 from tests.repair import logs
@@ -95,6 +96,25 @@ def test_a_segment_that_retention_removes_meanwhile_is_no_finding(path: Path) ->
     checked = [check(segment) for segment in found[0].segments]
     assert [f.kind for one in checked for f in one.findings][:1] == ["record"]
     assert report(path, found, checked).findings == ()
+
+
+def test_a_compressed_segment_that_is_removed_while_it_is_looked_at_is_no_finding(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Channel[bytes](path, segment_bytes=1000, compression="zstd") as c:
+        for i in range(50):
+            c.tx().send(b"%050d" % i)
+        until(lambda: (path / "segment.1.z").exists(), "it is compressed")
+        log, real = c._open_log(), packing.header_for
+
+        def late(*arguments: Any) -> bytes:
+            monkeypatch.setattr(packing, "header_for", real)
+            assert log.retire(log.finished()[0])
+            return real(*arguments)
+
+        monkeypatch.setattr(packing, "header_for", late)
+        assert verify(path, deep=True).findings == ()
+    assert not (path / "segment.0.z").exists()
 
 
 def test_what_is_half_written_at_one_look_is_looked_at_again() -> None:

@@ -161,9 +161,19 @@ class View(Closable):
         end = self.end
         for segment in self.segments():
             if segment.next > min(log.durable_sequence for log in self._logs):
-                with files.opened(segment.paths().data) as fd:
-                    files.sync(fd)
+                self._sync(segment)
         return end
+
+    def _sync(self, segment: Segment) -> None:
+        """Put a segment's records on the disk. One that was compressed or removed meanwhile was there before."""
+        paths = segment.paths()
+        try:
+            with files.opened(paths.data) as fd:
+                files.sync(fd)
+        except FileNotFoundError:
+            packed = paths.packed is not None and paths.packed.exists()
+            if not packed and any((s.directory, s.id) == (segment.directory, segment.id) for s in self.segments()):
+                raise
 
     def segments(self) -> list[Segment]:
         """All of them, oldest first; those being written up to where they end now."""

@@ -79,7 +79,7 @@ class Directory:
 
     def header(self, segment_id: int) -> Header:
         paths = self.paths(segment_id)
-        if paths.packed is not None and paths.packed.exists():
+        if paths.packed is not None:  # it may be compressed just now
             return self.fmt.read_header(memoryview(segment.map_data(paths)), str(paths.data))
         with files.opened(paths.data) as fd:
             return self.fmt.read_header(files.read(fd, 0, self.fmt.HEADER_BYTES), str(paths.data))

@@ -23,12 +23,16 @@ _MOST_TIMES: Final = 256
 
 
 def pack(source: Path, target: Path, end: int, method: Method) -> None:
-    """Compress the plain segment `source`, whose frames end at byte `end`, into `target`, and put that on the disk."""
+    """Compress the plain segment `source`, whose frames end at byte `end`, into `target`, and put that on the disk.
+
+    The target is a new file. What is there may be another's who stalled, a task that was given to somebody else, and goes on
+    later: into the same file he would write, or cut it to nothing first, when it has its name and the plain one is gone.
+    """
     with files.opened(source) as fd:
         head = fmt.read_header(files.read(fd, 0, fmt.HEADER_BYTES), str(source))
-        out = files.create(target, exclusive=False)
+        files.remove(target)
+        out = files.create(target)
         try:
-            files.truncate(out, 0)
             ends = head.begin + end - fmt.HEADER_BYTES
             files.write(out, fmt.pack_compressed_header(head.segment, head.begin, ends, method), 0)
             compressed.compress(method, fd, fmt.HEADER_BYTES, end, out, fmt.HEADER_BYTES, str(source))

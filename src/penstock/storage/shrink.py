@@ -58,7 +58,10 @@ def adopt(log: Log, info: SegmentInfo) -> bool:
         if info.id not in log.finished():
             files.remove(temporary)
             return False
-        files.rename(temporary, paths.packed)
+        try:
+            files.rename(temporary, paths.packed)
+        except FileNotFoundError:
+            return False  # another who was to pack it came late, and has begun anew
     files.sync_directory(log.path)
     files.remove(paths.data)
     return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
@@ -95,12 +96,10 @@ def _strange_settings(top: Path, fmt: Format, found: dict[str, object]) -> str:
     intervals, sizes = Counter[int](), Counter[int]()
     for segment in list_segments(top, fmt) if fmt.INDEXED else ():
         paths = SegmentPaths(top, fmt, segment)
-        if paths.index.exists():
-            with files.opened(paths.index) as fd:
-                intervals[index.Index(files.read(fd, 0, index.HEADER_BYTES), 0).interval] += 1
-        if paths.data.exists():
-            with files.opened(paths.data) as fd:
-                sizes[files.size(fd)] += 1
+        with suppress(FileNotFoundError), files.opened(paths.index) as fd:
+            intervals[index.Index(files.read(fd, 0, index.HEADER_BYTES), 0).interval] += 1
+        with suppress(FileNotFoundError), files.opened(paths.data) as fd:
+            sizes[files.size(fd)] += 1
     if "file_size" in found and sizes and found["file_size"] not in sizes:
         return f"file_size is {found['file_size']}, the files have {sizes.most_common(1)[0][0]}"
     if intervals.total() > 1 and found["index_interval"] not in intervals:

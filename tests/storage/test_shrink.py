@@ -1,0 +1,74 @@
+"""Two at one compression: a task that stalls is given to another, and goes on when that one is done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Channel
+from penstock.compressing import Plain, compress, pack_here
+from penstock.storage import compressed, files
+
+SENT = [b"%04d" % i * 20 for i in range(60)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A channel of several plain segments."""
+    with Channel[bytes](tmp_path / "channel", segment_bytes=1000) as ch:
+        for message in SENT:
+            ch.tx().send(message)
+    return tmp_path / "channel"
+
+
+def received(path: Path) -> list[bytes]:
+    with Channel[bytes](path, read_only=True) as ch:
+        return ch.rx().recv_many(100)
+
+
+def test_what_one_who_goes_on_late_writes_is_not_in_what_was_adopted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, stalled, go_on = compressed.compress, threading.Event(), threading.Event()
+
+    def late(method: Any, source: int, start: int, end: int, out: int, at: int, name: str) -> int:
+        if threading.current_thread() is threading.main_thread():
+            return real(method, source, start, end, out, at, name)
+        stalled.set()
+        assert go_on.wait(30)
+        files.write(out, bytes(100), at)
+        return at + 100
+
+    def pack(items: Sequence[Plain]) -> Iterator[bool]:
+        slow = threading.Thread(target=items[0].pack)
+        slow.start()
+        assert stalled.wait(30)
+        done = list(pack_here(items))
+        yield done[0]
+        assert Path(items[0].top, "segment.0.z").exists()
+        go_on.set()
+        slow.join()
+        yield from done[1:]
+
+    monkeypatch.setattr(compressed, "compress", late)
+    report = compress(path, pack=pack)
+    assert report.segments > 3
+    assert report.left == ()
+    assert received(path) == SENT
+
+
+def test_what_one_who_begins_late_takes_away_stays_plain(path: Path) -> None:
+    def pack(items: Sequence[Plain]) -> Iterator[bool]:
+        done = list(pack_here(items))
+        Path(items[1].top, "segment.1.z.ing").unlink()
+        yield from done
+
+    report = compress(path, pack=pack)
+    assert report.left == (str(path / "segment.1"),)
+    assert received(path) == SENT
+    assert compress(path).segments == 1
+    assert received(path) == SENT
