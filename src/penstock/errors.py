@@ -145,7 +145,7 @@ class RecoveryUnfinished(UserWarning):
 
 
 class FilesMissing(PenstockError):
-    """The numbers of a journal's files have a gap, or one comes twice. Nothing was changed."""
+    """A file was removed while the log is open, or the numbers of a journal's files have a gap, or one comes twice. Nothing was changed."""
 
 
 class BufferFull(PenstockError, TimeoutError):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from penstock import Queue
+from penstock.errors import FilesMissing
 from penstock.storage import files
 from penstock.storage.manifest import Manifest, SegmentInfo
+from tests.support import data_files
 
 
 def info(number: int, *, sealed: bool = False) -> SegmentInfo:
@@ -71,3 +75,23 @@ def test_one_that_cannot_be_opened_now_is_read_when_it_can(manifest: Manifest, m
     assert manifest.segments == {0: info(0)}
     manifest.refresh(2)
     assert manifest.segments == {0: info(0)}
+
+
+def test_one_that_is_removed_while_the_log_is_open_is_missed_and_made_anew_when_it_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    path, sent = tmp_path / "queue", 0
+    q = Queue(path, file_size=8192)
+    while len(data_files(path)) < 3:
+        sent = q.append(bytes(100)) + 1
+    (path / "manifest").unlink()
+    removed = partial(pytest.raises, FilesMissing, match="manifest: it was removed")
+    for _ in range(2):  # every time
+        with removed():
+            q.append_batch([bytes(100)] * 60)  # which leaves the file
+    with removed():
+        q.tailer(at=0)
+    with removed():
+        q.close()
+    with Queue(path) as q:
+        assert len(q.tailer(at=0).read_batch(sent + 10)) == sent

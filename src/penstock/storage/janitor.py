@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from penstock.errors import LogClosed, SyncFailed
+from penstock.errors import FilesMissing, LogClosed, SyncFailed
 from penstock.options import Flush
 from penstock.storage.log import Log
 
@@ -85,6 +85,8 @@ class Janitor(threading.Thread):
                 return
             except SyncFailed:
                 pass  # the log is poisoned: every append and sync says so
+            except FilesMissing:
+                pass  # the append that leaves the segment says so
             except OSError:
                 pass  # nothing is lost by not looking ahead; the append that needs it meets the error itself
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import UnknownVersion
+from penstock.errors import FilesMissing, UnknownVersion
 from penstock.options import MAX_FILE_SIZE_BYTES, MAX_SEQUENCE
 from penstock.storage import files
 
@@ -128,8 +128,12 @@ class Manifest:
         """Take in what other processes have added."""
         with self._lock:
             # A process that dies over `rewrite` may have replaced the file without saying so.
-            if generation != self._generation or not files.has_name(self._fd):
-                self.load(generation, believe_rolled=True)
+            if generation != self._generation or self._fd < 0 or not files.has_name(self._fd):
+                if not self.load(generation, believe_rolled=True):
+                    raise FilesMissing(
+                        f"{self._path}: it was removed, or written by somebody else, while the log is open; close the log in every "
+                        "process, then open it again: it is made anew"
+                    )
             else:
                 self._read_edits()
 
