@@ -156,8 +156,8 @@ def _without_retired(found: Sequence[Looked], findings: Iterable[Finding]) -> It
         place = (finding.topic, finding.partition)
         if place not in firsts:
             firsts[place] = 0
-            with suppress(PenstockError, OSError), parts[place].open() as view:
-                firsts[place] = view.first
+            with suppress(PenstockError, OSError):
+                firsts[place] = parts[place].look(lambda view: view.first)
         if finding.last >= firsts[place] or finding.last < finding.first:
             yield finding
 
@@ -187,15 +187,7 @@ def _look(part: Part, *, first: bool) -> Looked:
         part.format != "topic" or (part.own != top and part.own.is_dir())
     )  # else the partition was never opened
     try:
-        with part.open() as view:
-            if ours:
-                flaws += _small(part, view)
-            segments, rests, end = tuple(view.segments()), view.clean, view.end
-            end_offset = view.end_offset if part.format == "channel" else 0
-            findings = [_of_flaw(part, flaw) for flaw in flaws]
-            if not any(flaw.kind == "manifest" for flaw in flaws):
-                findings += _gaps(part, segments)
-            findings += _tail(part, view, segments)
+        return part.look(lambda view: _look_into(view, flaws, ours=ours))
     except (PenstockError, OSError) as error:
         if ours:
             again = [*soundness.page(part.own), *soundness.manifest(part.own), *soundness.loss_list(part.own)]
@@ -210,13 +202,24 @@ def _look(part: Part, *, first: bool) -> Looked:
         elif not any(flaw.kind == "losses" or (flaw.kind == "control" and flaw.file.exists()) for flaw in flaws):
             findings.append(Finding(part.topic, part.partition, part.path, 0, 0, -1, "log", str(error), _NOTHING))
         return Looked(part, findings=tuple(findings), flaws=tuple(flaws), missing=missing)
-    return Looked(part, segments, tuple(findings), tuple(flaws), rests, end, end_offset)
+
+
+def _look_into(view: View, flaws: Sequence[Flaw], *, ours: bool) -> Looked:
+    part = view.part
+    flaws = (*flaws, *(_small(part, view) if ours else ()))
+    segments, rests, end = tuple(view.segments()), view.clean, view.end
+    end_offset = view.end_offset if part.format == "channel" else 0
+    findings = [_of_flaw(part, flaw) for flaw in flaws]
+    if not any(flaw.kind == "manifest" for flaw in flaws):
+        findings += _gaps(part, segments)
+    findings += _tail(part, view, segments)
+    return Looked(part, segments, tuple(findings), flaws, rests, end, end_offset)
 
 
 def _missing_last(part: Part, fmt: Format) -> tuple[Path, SegmentInfo] | None:
     """The last segment, of a journal that of a session, whose file is gone; with the directory that it was in."""
     top = Path(part.path)
-    for place in [*sessions.earlier(top), top] if part.format == "journal" else [top]:
+    for place in sessions.places(top) if part.format == "journal" else [top]:
         found = soundness.missing_last(place, fmt, part.own if place == top else place)
         if found is not None:
             return place, found
@@ -345,6 +348,8 @@ def _header(seg: ReadSegment, segment: Segment) -> Iterator[Finding]:
     elif segment.begin is not None:
         packed = seg.paths.packed
         if packed is not None and packed.exists():
+            if segment.active:
+                return  # it has grown since, was left, and compressed
             wanted = packing.header_for(packed, segment.id, segment.begin, segment.end)
             with files.opened(packed) as fd:
                 found = files.read(fd, 0, channel.HEADER_BYTES)

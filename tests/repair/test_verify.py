@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Channel, Queue, Topics
+from penstock import Channel, Journal, Queue, Topics
 from penstock.errors import LogNotFound
 from penstock.storage import packing, soundness
 from penstock.testing.state import Boot
@@ -117,6 +117,16 @@ def test_a_compressed_segment_that_is_removed_while_it_is_looked_at_is_no_findin
     assert not (path / "segment.0.z").exists()
 
 
+def test_a_segment_that_was_the_last_one_and_is_compressed_since_is_no_finding(path: Path) -> None:
+    with Channel[bytes](path, segment_bytes=1000, compression="zstd") as c:
+        c.tx().send(b"first")
+        seen = look(path)
+        for i in range(50):
+            c.tx().send(b"%050d" % i)
+        until(lambda: (path / "segment.0.z").exists(), "it is compressed")
+        assert report(path, seen, [check(segment) for segment in seen[0].segments]).findings == ()
+
+
 def test_what_is_half_written_at_one_look_is_looked_at_again() -> None:
     """What a writer stores in more than one step is whole at one of many looks; damage is there at all of them."""
     seen = iter([(512, "a mark fails its checksum"), None])
@@ -131,9 +141,9 @@ def test_nothing_there(tmp_path: Path) -> None:
         verify(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["queue", "channel", "topic"])
+@pytest.mark.parametrize("kind", ["queue", "channel", "topic", "journal"])
 def test_beside_a_live_writer_nothing_is_found(path: Path, kind: str) -> None:
-    """Segments roll, are sealed and compressed meanwhile."""
+    """Segments roll, are sealed and compressed meanwhile; a journal is opened again and again."""
     stop, written = threading.Event(), 0
 
     def write() -> None:
@@ -150,6 +160,13 @@ def test_beside_a_live_writer_nothing_is_found(path: Path, kind: str) -> None:
                     written += 1
                     if written % 3 == 0:
                         rx.recv()
+        elif kind == "journal":
+            while not stop.is_set():
+                with Journal(path) as j:
+                    for _ in j.recovered():
+                        pass
+                    j.append_many([b"%050d" % written] * 250).result()
+                    written += 250
         else:
             with Topics(path, segment_bytes=50_000, linger_s=0) as t:
                 while not stop.is_set():

@@ -38,8 +38,4 @@ def convert(
 
 
 def _records(path: Path) -> int:
-    total = 0
-    for part in find(path):
-        with part.open() as view:
-            total += view.end - view.first
-    return total
+    return sum(part.look(lambda view: view.end - view.first) for part in find(path))

@@ -7,11 +7,11 @@ format: the n-th record of a log, or of a topic's partition, has offset n.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from penstock.errors import LogNotFound, NotALog, PenstockError
 from penstock.formats import channel, journal, queue, topic
@@ -28,6 +28,7 @@ from penstock.storage.segment import Format, ReadSegment, SegmentPaths, read_com
 
 FormatName = Literal["queue", "channel", "journal", "topic"]
 FORMATS: Final[tuple[FormatName, ...]] = ("queue", "channel", "journal", "topic")
+T = TypeVar("T")
 _YEAR: Final = re.compile(r"[0-9]{4}")
 
 
@@ -63,6 +64,19 @@ class Part:
         """Look into it; `with part.open() as view`."""
         return View(self)
 
+    def look(self, into: Callable[[View], T]) -> T:
+        """What is to be seen in it. Whoever opens a journal moves its files: if that happens meanwhile, it is looked into again."""
+        while True:
+            with self.open() as view:
+                try:
+                    seen = into(view)
+                except (PenstockError, OSError):
+                    if not view.moved:
+                        raise
+                else:
+                    if not view.moved:
+                        return seen
+
     def move_cursor(self, name: str, offset: int) -> None:
         """Keep a named reader's place, for retention to hold on to what it has not passed."""
         Cursors(self.own).store(name, offset)
@@ -92,7 +106,11 @@ class Segment:
     def read(self) -> ReadSegment:
         """Its files, mapped; compressed ones inflated."""
         fmt = format_of(self.part.format, self.part.partition)
-        return ReadSegment(Path(self.directory), fmt, self.id, self.base, listed=True)
+        while True:
+            where = self._where()
+            found = ReadSegment(where, fmt, self.id, self.base, listed=True)
+            if len(found.data) or self._where() == where:  # else it was moved between the two looks
+                return found
 
     def opened(self, lo: int, hi: int) -> ReadSegment:
         """The same, to read the records lo to hi - 1 alone: where files are far away no others are fetched."""
@@ -104,7 +122,14 @@ class Segment:
         return Times(read_companion(self.paths(), fmt.SPEC, self.base), entry_bytes(fmt.SPEC))
 
     def paths(self) -> SegmentPaths:
-        return SegmentPaths(Path(self.directory), format_of(self.part.format, self.part.partition), self.id)
+        return SegmentPaths(self._where(), format_of(self.part.format, self.part.partition), self.id)
+
+    def _where(self) -> Path:
+        """The directory that its files are in now. Opening a journal moves them; no other of its files has the same number."""
+        here = Path(self.directory)
+        if self.part.format != "journal" or (here / self.name).exists():
+            return here
+        return next((place for place in sessions.places(Path(self.part.path)) if (place / self.name).exists()), here)
 
 
 class View(Closable):
@@ -114,17 +139,38 @@ class View(Closable):
         self.part = part
         self._stack = ExitStack()
         self._logs: list[Log] = []
-        fmt, top = format_of(part.format, part.partition), Path(part.path)
-        places = [*sessions.earlier(top), top] if part.format == "journal" else [top]
-        try:
-            for place in places:
-                if part.format != "journal" or sessions.segments(place, fmt):
-                    self._logs.append(self._open(fmt, place))
-        except BaseException:
-            self._stack.close()
-            raise
+        self._stand: sessions.Stand = ()
+        while True:
+            try:
+                self._open_logs()
+                if not self.moved:
+                    break
+            except (PenstockError, OSError):
+                if not self.moved:
+                    self.close()
+                    raise
+            except BaseException:
+                self.close()
+                raise
+            self.close()
         if not self._logs:
             raise LogNotFound(f"{part.path}: no data files here")
+
+    def _open_logs(self) -> None:
+        fmt, top = format_of(self.part.format, self.part.partition), Path(self.part.path)
+        self._stand = self._stands()
+        self._logs = []
+        for place in sessions.places(top) if self.part.format == "journal" else [top]:
+            if self.part.format != "journal" or sessions.segments(place, fmt):
+                self._logs.append(self._open(fmt, place))
+
+    @property
+    def moved(self) -> bool:
+        """Whether a journal was opened anew since, which puts its files elsewhere, or has forgotten some of them."""
+        return self._stands() != self._stand
+
+    def _stands(self) -> sessions.Stand:
+        return sessions.stand(Path(self.part.path)) if self.part.format == "journal" else ()
 
     def _open(self, fmt: Format, top: Path) -> Log:
         settings = _settings(Path(self.part.path))
@@ -243,13 +289,18 @@ def logs(path: str | Path, *, durable: bool = False) -> Iterator[Found]:
     the disk first."""
     for part in find(path):
         try:
-            with part.open() as view:
-                if durable:
-                    view.durable_end()
-                found = Found(part, tuple(view.segments()), "")
+            yield Found(part, part.look(_synced_segments if durable else _segments), "")
         except (PenstockError, OSError) as error:
-            found = Found(part, (), str(error))
-        yield found
+            yield Found(part, (), str(error))
+
+
+def _segments(view: View) -> tuple[Segment, ...]:
+    return tuple(view.segments())
+
+
+def _synced_segments(view: View) -> tuple[Segment, ...]:
+    view.durable_end()
+    return _segments(view)
 
 
 def find(path: str | Path, format: FormatName | None = None, *, strict: bool = True) -> list[Part]:

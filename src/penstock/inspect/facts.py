@@ -115,8 +115,7 @@ def look(path: str | Path, *, processes: bool = True) -> list[LogFacts]:
 
 def _facts(part: Part, processes: tuple[Process, ...]) -> LogFacts:
     try:
-        with part.open() as view:
-            return _look_into(view, processes)
+        return part.look(lambda view: _look_into(view, processes))
     except (PenstockError, OSError) as error:
         return LogFacts(*_name(part), processes=processes, problems=(str(error),))
 
@@ -169,7 +168,7 @@ def _segment(segment: Segment, *, sealed: bool) -> SegmentFacts:
     size, blocks = _sizes(data)
     beside = [_sizes(path)[1] for path in paths.made() if path != paths.data]
     return SegmentFacts(
-        name=data.relative_to(segment.directory).as_posix(),
+        name=Path(segment.name).with_name(data.name).as_posix(),
         base=segment.base,
         next=segment.next,
         state="active" if segment.active else "sealed" if sealed else "finished",

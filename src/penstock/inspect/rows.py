@@ -11,13 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import InvalidOption, RecordGone
+from penstock.errors import InvalidOption, PenstockError, RecordGone
 from penstock.formats import journal
 from penstock.inspect import Part, View
-from penstock.storage import files
 from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.merged import wait_for_any
@@ -123,11 +121,9 @@ class _OfOne(Closable):
         self.part = part
         self._on_corrupt: OnCorrupt = on_corrupt
         self._told: list[Loss] = []
-        self._page: tuple[int, int] | None = None
         self._open()
 
     def _open(self) -> None:
-        self._page = self._page_now()  # before: if it changes meanwhile, it is opened once more
         self.view: View = self.part.open()
         self._readers = [LogReader(log, self._on_corrupt) for log in self.view.logs]
         self._which = 0
@@ -147,6 +143,17 @@ class _OfOne(Closable):
     # ---- where it begins ----
 
     def begin(self, start: Bound | None) -> None:
+        while True:
+            try:
+                self._begin(start)
+                return
+            except (PenstockError, OSError):
+                if not self.view.moved:
+                    raise
+            self.close()
+            self._open()
+
+    def _begin(self, start: Bound | None) -> None:
         if isinstance(start, datetime):
             self._seek_time(round((start - _EPOCH).total_seconds() * 1e6))
             return
@@ -178,6 +185,18 @@ class _OfOne(Closable):
 
     def batch(self, most: int) -> list[Row]:
         """Up to `most` rows; none only at the end."""
+        while True:
+            at, told = self.position, len(self.losses)
+            try:
+                rows = self._batch(most)
+            except (PenstockError, OSError):
+                if not self._moved(at, told):
+                    raise
+            else:
+                if len(self.losses) == told or not self._moved(at, told):  # else nothing was lost
+                    return rows
+
+    def _batch(self, most: int) -> list[Row]:
         while True:
             rows, read = self._data(most) if self.part.format == "journal" else self._all(most)
             if rows:
@@ -233,20 +252,22 @@ class _OfOne(Closable):
 
     def go_on(self) -> bool:
         """Whether a journal was opened anew, which puts its files elsewhere, and is now read from where this stands."""
-        if self.part.format != "journal" or self._page_now() == self._page:
-            return False
-        at, self._told = self.position, self.losses
-        self.close()
-        self._open()
-        self.seek(min(at, self.view.end))
-        return True
+        return self._moved(self.position, len(self.losses))
 
-    def _page_now(self) -> tuple[int, int] | None:
-        try:
-            with files.opened(Path(self.part.path) / ".lock") as fd:
-                return files.identity(fd)
-        except FileNotFoundError:
-            return None
+    def _moved(self, at: int, told: int) -> bool:
+        """The same, from `at` on, where so many losses had been told."""
+        if not self.view.moved:
+            return False
+        self._told = self.losses[:told]
+        while True:
+            self.close()
+            self._open()
+            try:
+                self.seek(min(at, self.view.end))
+                return True
+            except (PenstockError, OSError):
+                if not self.view.moved:
+                    raise
 
     def close(self) -> None:
         for reader in self._readers:

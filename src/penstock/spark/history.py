@@ -25,9 +25,7 @@ class History:
         """If `durable`, it ends where what survives a power cut does, and that is everything that is there now."""
         self.part = part
         self.archive = archive
-        with part.open() as view:
-            self.end = view.durable_end() if durable else view.end
-            self.segments = view.segments()
+        self.end, self.segments = part.look(lambda view: (view.durable_end() if durable else view.end, view.segments()))
         # The archive's listing last: what the log drops is listed before, so that no record falls between the two looks.
         found = listing.load(Path(archive), part) if archive is not None else None
         self.files: tuple[ArchivedFile, ...] = found.files if found else ()

@@ -125,6 +125,15 @@ def identity(fd: int) -> tuple[int, int]:
     return st.st_dev, st.st_ino
 
 
+def identity_of(path: Path) -> tuple[int, int] | None:
+    """The same of the file that has this name; None if none has."""
+    try:
+        st = path.stat()
+    except FileNotFoundError:
+        return None
+    return st.st_dev, st.st_ino
+
+
 def read(fd: int, offset: int, length: int) -> bytes:
     """Up to `length` bytes from `offset`; fewer only at the end of the file."""
     parts = []

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import weakref
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import LogBusy
 from penstock.storage import files
 
-_MOST_BYTES = 64
+_NAME: Final = ".writer"
+_MOST_BYTES: Final = 64
 
 
 class Holder:
@@ -21,7 +23,7 @@ class Holder:
     def __init__(self, top: Path, what: str, *, readable: bool = True) -> None:
         """`readable`: others may open it with read_only=True meanwhile."""
         self._pid = os.getpid()
-        self._fd = files.create(top / ".writer", exclusive=False)
+        self._fd = files.create(top / _NAME, exclusive=False)
         if not files.lock(self._fd, shared=False, wait=False):
             other = files.read(self._fd, 0, _MOST_BYTES).decode("ascii", "replace").strip()
             files.close(self._fd)
@@ -41,6 +43,15 @@ class Holder:
             if self._pid == os.getpid():
                 files.unlock(fd)  # a child forked just now may have the file open for a moment yet
             files.close(fd)
+
+
+def is_held(top: Path) -> bool:
+    """Whether a process has the right to write in a directory, as far as the system tells. Takes no lock: that could keep one from it."""
+    try:
+        with files.opened(top / _NAME) as fd:
+            return bool(files.lock_holders(fd))
+    except FileNotFoundError:
+        return False
 
 
 _all: weakref.WeakSet[Holder] = weakref.WeakSet()

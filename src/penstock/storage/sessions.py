@@ -4,22 +4,31 @@ A session's files are moved to `recovery/<n>`, with all that tells where they en
 read like any other. Data files go first, in ascending order, and the control page last: a directory without one is a move that
 was cut short, and is finished before anything else happens. When all has been read, `recovery` is renamed, in one step, and
 removed. Numbers of files go on from session to session.
+
+Whoever only looks takes no lock that could keep the log from being opened: `stand` tells him whether files were moved meanwhile.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import FilesMissing
 from penstock.storage import files
 from penstock.storage.control import Control
+from penstock.storage.holder import is_held
 from penstock.storage.segment import Format, SegmentPaths
 
 _PLACE: Final = "recovery"
 _DONE: Final = "recovery.done"
 _LOCK: Final = ".lock"
 _MISSING_SHOWN: Final = 10
+_LOOK_S: Final = 0.001
+_MOVING_S: Final = 5.0  # a move takes no longer, unless its process was stopped over it
+
+Stand = tuple[tuple[str, tuple[int, int] | None], ...]
 
 
 def segments(top: Path, fmt: Format) -> list[int]:
@@ -31,8 +40,26 @@ def segments(top: Path, fmt: Format) -> list[int]:
 def earlier(top: Path) -> list[Path]:
     """What earlier sessions left and was not read to its end, oldest first."""
     place = top / _PLACE
-    found = [path for path in place.iterdir() if path.name.isdecimal() and path.is_dir()] if place.is_dir() else []
+    found = list[Path]()
+    with suppress(FileNotFoundError):  # they may be forgotten just now
+        found = [path for path in place.iterdir() if path.name.isdecimal() and path.is_dir()] if place.is_dir() else []
     return sorted(found, key=lambda path: int(path.name))
+
+
+def places(top: Path) -> list[Path]:
+    """Where files of any session lie, oldest first."""
+    return [*earlier(top), top]
+
+
+def stand(top: Path) -> Stand:
+    """Each place, and which control page is there: another whenever files were moved or forgotten. Waits for a move to be done."""
+    deadline_s = time.monotonic() + _MOVING_S
+    while True:
+        found = tuple((str(place), files.identity_of(place / _LOCK)) for place in places(top))
+        moving = any(page is None for _, page in found[:-1])
+        if not moving or not is_held(top) or time.monotonic() > deadline_s:
+            return found
+        time.sleep(_LOOK_S)
 
 
 def set_aside(top: Path, fmt: Format) -> list[Path]:
