@@ -6,9 +6,11 @@ indexes and the small files. `look` and `check` are the two halves, for whoever 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -29,6 +31,9 @@ from penstock.storage.walking import Hole, Walked, walk
 
 Kind = Literal["log", "header", "record", "stream", "tail", "companion", "index"] | Small
 _COSTS_RECORDS: Final = ("log", "header", "record")  # all else can be made anew, or is made whole by opening the log
+_MAY_BE_HALF_MADE: Final = ("log", "control", "manifest", "tail")
+_LOOKS: Final = 10
+_MOMENT_S: Final = 0.02
 _NOTHING: Final = "nothing: restore it from a copy"
 _REPAIRS: Final[dict[Kind, str]] = {
     "log": _NOTHING,
@@ -172,8 +177,22 @@ def look(path: str | Path, *, before: Callable[[Part], object] = lambda part: No
     out = []
     for part in parts:
         before(part)
-        out.append(_look(part, first=first[part.path] == part))
+        out.append(_settled(partial(_look, part, first=first[part.path] == part)))
     return out
+
+
+def _settled(look: Callable[[], Looked]) -> Looked:
+    """What is found at two looks one after the other: between the files of a log that is just made, or a mark and its checksum, a busy
+    machine may let a moment pass."""
+    found = look()
+    for _ in range(_LOOKS):
+        if not any(finding.kind in _MAY_BE_HALF_MADE for finding in found.findings):
+            break
+        time.sleep(_MOMENT_S)
+        before, found = found, look()
+        if found.findings == before.findings:
+            break
+    return found
 
 
 def _look(part: Part, *, first: bool) -> Looked:

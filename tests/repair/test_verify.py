@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,23 @@ def test_what_is_half_written_at_one_look_is_looked_at_again() -> None:
     seen = iter([(512, "a mark fails its checksum"), None])
     assert soundness._settled(lambda: next(seen)) is None
     assert soundness._settled(lambda: "damage") == "damage"
+
+
+def test_a_log_that_is_just_being_made_is_looked_at_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.lay("queue", path)
+    page = path / ".lock"
+    whole = page.read_bytes()
+    page.unlink()
+    assert [finding.kind for finding in found(path)] == ["control"]  # a real one is at every look
+    waited = []
+
+    def meanwhile(seconds: float) -> None:
+        waited.append(seconds)
+        page.write_bytes(whole)
+
+    monkeypatch.setattr(time, "sleep", meanwhile)
+    assert found(path) == ()
+    assert len(waited) == 1
 
 
 def test_nothing_there(tmp_path: Path) -> None:
