@@ -24,6 +24,7 @@ CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a wor
     "tests.topic_crash.campaign": 2_000,
     "tests.channel_crash.campaign": 2_000,
     "tests.journal_crash.campaign": 2_000,
+    "tests.looking.campaign": 200,
     "tests.power.campaign": 200,
     "tests.spark.campaign": 30,
 }

@@ -208,9 +208,10 @@ def _look(part: Part, *, first: bool) -> Looked:
     try:
         return part.look(lambda view: _look_into(view, flaws, ours=ours))
     except (PenstockError, OSError) as error:
+        if soundness.is_unmade(top, fmt, part.own):
+            return Looked(part, findings=tuple(_of_flaw(part, flaw) for flaw in flaws), flaws=tuple(flaws))
         if ours:
-            again = [*soundness.page(part.own), *soundness.manifest(part.own), *soundness.loss_list(part.own)]
-            flaws += [flaw for flaw in again if flaw not in flaws]
+            flaws += [flaw for flaw in _lists(top, fmt, part.own) if flaw not in flaws]
         findings = [_of_flaw(part, flaw) for flaw in flaws]
         missing = _missing_last(part, fmt) if ours else None
         if missing is not None:
@@ -235,6 +236,14 @@ def _look_into(view: View, flaws: Sequence[Flaw], *, ours: bool) -> Looked:
     return Looked(part, segments, tuple(findings), flaws, rests, end, end_offset)
 
 
+def _lists(top: Path, fmt: Format, own: Path) -> Iterator[Flaw]:
+    """What is wrong with that which says what a log is made of."""
+    if not soundness.is_unmade(top, fmt, own):
+        yield from soundness.page(own)
+        yield from soundness.manifest(own)
+    yield from soundness.loss_list(own)
+
+
 def _missing_last(part: Part, fmt: Format) -> tuple[Path, SegmentInfo] | None:
     """The last segment, of a journal that of a session, whose file is gone; with the directory that it was in."""
     top = Path(part.path)
@@ -246,11 +255,10 @@ def _missing_last(part: Part, fmt: Format) -> tuple[Path, SegmentInfo] | None:
 
 
 def _small(part: Part, view: View) -> Iterator[Flaw]:
-    for place in view.places:
+    for log in view.logs:
+        place = log.directory.own
         if place == part.own or (place / ".lock").exists():  # else it is just being moved
-            yield from soundness.page(place)
-            yield from soundness.manifest(place)
-            yield from soundness.loss_list(place)
+            yield from _lists(log.path, log.fmt, place)
     yield from soundness.ledger(part.own)
     if part.format == "channel":
         yield from soundness.cursors(part.own, None)
@@ -295,7 +303,7 @@ def _tail(part: Part, view: View, segments: Sequence[Segment]) -> Iterator[Findi
 def check(segment: Segment, *, deep: bool = False, rests: bool = False, told: Recovery | None = None) -> Checked:
     """Walk over one segment. If its log `rests`, the last one is as finished as the others."""
     try:
-        return _checked(segment, deep=deep, rests=rests, told=told or Recovery())
+        return segment.part.steadily(lambda: _checked(segment, deep=deep, rests=rests, told=told or Recovery()))
     except (PenstockError, OSError) as error:
         return Checked(0, 0, 0, 0, (replace(_finding(segment, 0, "record", str(error)), repair=_NOTHING),))
 

@@ -203,3 +203,20 @@ def test_beside_a_live_writer_nothing_is_found(path: Path, kind: str) -> None:
         stop.set()
         writer.join()
     assert verify(path, deep=True).findings == ()
+
+
+@pytest.mark.parametrize("size", [0, 4096])
+@pytest.mark.parametrize("holds", [(), (".data", ".time", ".index"), (".data", ".time", ".index", "")])
+def test_a_log_whose_maker_died_over_it_is_whole(path: Path, size: int, holds: tuple[str, ...]) -> None:
+    with Queue(path):
+        pass
+    for file in path.rglob("*"):
+        if file.is_file() and file.name not in ("metadata.json", ".lock") and file.suffix not in holds:
+            file.unlink()
+    (path / ".lock").write_bytes(bytes(size))
+    assert found(path) == ()
+    (path / ".lock").write_bytes(b"x" * 4096)
+    assert "control" in [finding.kind for finding in found(path)]
+    with Queue(path) as q:
+        assert q.append(b"it is made now") == 0
+    assert found(path) == ()

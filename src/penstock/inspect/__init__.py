@@ -65,17 +65,16 @@ class Part:
         return View(self)
 
     def look(self, into: Callable[[View], T]) -> T:
-        """What is to be seen in it. Whoever opens a journal moves its files: if that happens meanwhile, it is looked into again."""
-        while True:
-            with self.open() as view:
-                try:
-                    seen = into(view)
-                except (PenstockError, OSError):
-                    if not view.moved:
-                        raise
-                else:
-                    if not view.moved:
-                        return seen
+        """What is to be seen in it."""
+        return self.steadily(lambda: self._look(into))
+
+    def _look(self, into: Callable[[View], T]) -> T:
+        with self.open() as view:
+            return into(view)
+
+    def steadily(self, look: Callable[[], T]) -> T:
+        """What a look at its files tells. Whoever opens a journal moves them: if that happens meanwhile, it is repeated."""
+        return sessions.steadily(Path(self.path), look) if self.format == "journal" else look()
 
     def move_cursor(self, name: str, offset: int) -> None:
         """Keep a named reader's place, for retention to hold on to what it has not passed."""
@@ -106,11 +105,7 @@ class Segment:
     def read(self) -> ReadSegment:
         """Its files, mapped; compressed ones inflated."""
         fmt = format_of(self.part.format, self.part.partition)
-        while True:
-            where = self._where()
-            found = ReadSegment(where, fmt, self.id, self.base, listed=True)
-            if len(found.data) or self._where() == where:  # else it was moved between the two looks
-                return found
+        return self.part.steadily(lambda: ReadSegment(self._where(), fmt, self.id, self.base, listed=True))
 
     def opened(self, lo: int, hi: int) -> ReadSegment:
         """The same, to read the records lo to hi - 1 alone: where files are far away no others are fetched."""
@@ -119,7 +114,8 @@ class Segment:
     def times(self) -> Times:
         """When its records were appended; of no data file anything is read."""
         fmt = format_of(self.part.format, self.part.partition)
-        return Times(read_companion(self.paths(), fmt.SPEC, self.base), entry_bytes(fmt.SPEC))
+        data = self.part.steadily(lambda: read_companion(self.paths(), fmt.SPEC, self.base))
+        return Times(data, entry_bytes(fmt.SPEC))
 
     def paths(self) -> SegmentPaths:
         return SegmentPaths(self._where(), format_of(self.part.format, self.part.partition), self.id)
@@ -140,24 +136,17 @@ class View(Closable):
         self._stack = ExitStack()
         self._logs: list[Log] = []
         self._stand: sessions.Stand = ()
-        while True:
-            try:
-                self._open_logs()
-                if not self.moved:
-                    break
-            except (PenstockError, OSError):
-                if not self.moved:
-                    self.close()
-                    raise
-            except BaseException:
-                self.close()
-                raise
+        try:
+            part.steadily(self._open_logs)
+        except BaseException:
             self.close()
+            raise
         if not self._logs:
             raise LogNotFound(f"{part.path}: no data files here")
 
     def _open_logs(self) -> None:
         fmt, top = format_of(self.part.format, self.part.partition), Path(self.part.path)
+        self.close()
         self._stand = self._stands()
         self._logs = []
         for place in sessions.places(top) if self.part.format == "journal" else [top]:
@@ -262,11 +251,6 @@ class View(Closable):
     def clean(self) -> bool:
         """Whether it was closed, and nobody has opened it for writing since."""
         return all(log.control is not None and log.control.clean is not None for log in self._logs)
-
-    @property
-    def places(self) -> list[Path]:
-        """Where its logs keep what is no segment: of a journal, those of earlier sessions too."""
-        return [log.directory.own for log in self._logs]
 
     def cursors(self) -> dict[str, int]:
         """Where named readers stand. Those of a channel are byte offsets, and are left out."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import InvalidOption, PenstockError, RecordGone
 from penstock.formats import journal
@@ -21,6 +21,7 @@ from penstock.storage.damage import Loss
 from penstock.storage.merged import wait_for_any
 from penstock.storage.reader import LogReader, OnCorrupt
 
+T = TypeVar("T")
 Bound = int | datetime  # an offset, or a time
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST: Final = 512  # records that are taken at a time
@@ -143,15 +144,7 @@ class _OfOne(Closable):
     # ---- where it begins ----
 
     def begin(self, start: Bound | None) -> None:
-        while True:
-            try:
-                self._begin(start)
-                return
-            except (PenstockError, OSError):
-                if not self.view.moved:
-                    raise
-            self.close()
-            self._open()
+        self._steadily(lambda: self._begin(start), 0)
 
     def _begin(self, start: Bound | None) -> None:
         if isinstance(start, datetime):
@@ -185,16 +178,7 @@ class _OfOne(Closable):
 
     def batch(self, most: int) -> list[Row]:
         """Up to `most` rows; none only at the end."""
-        while True:
-            at, told = self.position, len(self.losses)
-            try:
-                rows = self._batch(most)
-            except (PenstockError, OSError):
-                if not self._moved(at, told):
-                    raise
-            else:
-                if len(self.losses) == told or not self._moved(at, told):  # else nothing was lost
-                    return rows
+        return self._steadily(lambda: self._batch(most), self.position)
 
     def _batch(self, most: int) -> list[Row]:
         while True:
@@ -235,8 +219,13 @@ class _OfOne(Closable):
                 return
 
     def last(self, count: int, end: Bound | None) -> list[Row]:
-        """The last so many rows; it stands behind them then. Some records are no rows, so it may look further and further back."""
-        low, stop, back = self.position, self.view.end, max(1, count)
+        """The last so many rows; it stands behind them then."""
+        low = self.position
+        return self._steadily(lambda: self._last(low, count, end), low)
+
+    def _last(self, low: int, count: int, end: Bound | None) -> list[Row]:
+        """Some records are no rows, so it may look further and further back."""
+        stop, back = self.view.end, max(1, count)
         if isinstance(end, int):
             stop = max(low, min(stop, end))
         while True:
@@ -252,19 +241,33 @@ class _OfOne(Closable):
 
     def go_on(self) -> bool:
         """Whether a journal was opened anew, which puts its files elsewhere, and is now read from where this stands."""
-        return self._moved(self.position, len(self.losses))
-
-    def _moved(self, at: int, told: int) -> bool:
-        """The same, from `at` on, where so many losses had been told."""
         if not self.view.moved:
             return False
+        self._reopen(self.position, len(self.losses))
+        return True
+
+    def _steadily(self, read: Callable[[], T], at: int) -> T:
+        """What is read; if such a move came between, once more, as one who stands at `at`. What seemed lost then was not."""
+        while True:
+            told = len(self.losses)
+            try:
+                found = read()
+                if len(self.losses) == told or not self.view.moved:
+                    return found
+            except (PenstockError, OSError):
+                if not self.view.moved:
+                    raise
+            self._reopen(at, told)
+
+    def _reopen(self, at: int, told: int) -> None:
+        """Stand at `at` anew. Only so many of the losses are so."""
         self._told = self.losses[:told]
         while True:
             self.close()
             self._open()
             try:
                 self.seek(min(at, self.view.end))
-                return True
+                return
             except (PenstockError, OSError):
                 if not self.view.moved:
                     raise

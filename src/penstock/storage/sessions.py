@@ -11,11 +11,12 @@ Whoever only looks takes no lock that could keep the log from being opened: `sta
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
-from penstock.errors import FilesMissing
+from penstock.errors import FilesMissing, PenstockError
 from penstock.storage import files
 from penstock.storage.control import Control
 from penstock.storage.holder import is_held
@@ -28,6 +29,7 @@ _MISSING_SHOWN: Final = 10
 _LOOK_S: Final = 0.001
 _MOVING_S: Final = 5.0  # a move takes no longer, unless its process was stopped over it
 
+T = TypeVar("T")
 Stand = tuple[tuple[str, tuple[int, int] | None], ...]
 
 
@@ -60,6 +62,20 @@ def stand(top: Path) -> Stand:
         if not moving or not is_held(top) or time.monotonic() > deadline_s:
             return found
         time.sleep(_LOOK_S)
+
+
+def steadily(top: Path, look: Callable[[], T]) -> T:
+    """What a look tells, or what it fails with: if files were moved or forgotten meanwhile, it is repeated."""
+    while True:
+        before = stand(top)
+        try:
+            seen = look()
+        except (PenstockError, OSError):
+            if stand(top) == before:
+                raise
+        else:
+            if stand(top) == before:
+                return seen
 
 
 def set_aside(top: Path, fmt: Format) -> list[Path]:

@@ -107,6 +107,15 @@ def _strange_settings(top: Path, fmt: Format, found: dict[str, object]) -> str:
     return ""
 
 
+def is_unmade(top: Path, fmt: Format, own: Path) -> bool:
+    """Whether a process died over making a log: its control page, which is written last, is blank. Opening the log makes it."""
+    try:
+        blank = not any((own / ".lock").read_bytes())
+    except FileNotFoundError:
+        return False
+    return blank and len(list_segments(top, fmt)) <= 1
+
+
 def page(own: Path) -> Iterator[Flaw]:
     """Of the control page."""
     path = own / ".lock"
