@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Queue, Roll, Tailer
+from penstock import LogNotFound, Queue, Roll, Tailer
 from penstock.kernel import NAME
 from penstock.storage import files
 
@@ -111,3 +111,17 @@ def test_a_read_only_queue_of_another_boot_becomes_live(path: Path, monkeypatch:
             assert reader.next_sequence == 12
             assert all(m.timestamp for m in reader.tailer())
         assert reader.tailer().read_arrow(100).num_rows == 12
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_control_page_that_is_cut_short_or_just_being_made_says_nothing(path: Path, size: int) -> None:
+    with Queue(path) as q:
+        q.append(b"there")
+    (path / ".lock").write_bytes(bytes(size))
+    with Queue(path, read_only=True) as q:
+        assert [m.payload for m in q.tailer()] == [b"there"]
+    for file in path.rglob("*.*"):
+        if file.is_file() and file.name not in (".lock", "metadata.json"):
+            file.unlink()
+    with pytest.raises(LogNotFound):
+        Queue(path, read_only=True)

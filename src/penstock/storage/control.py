@@ -130,7 +130,7 @@ class Control:
         try:
             if files.size(self.fd) < layout.PAGE_BYTES:
                 if read_only:
-                    raise NotALog(f"{path}: shorter than a control page; open the log for writing once to mend it")
+                    raise NotALog(f"{path}: shorter than a control page; open the log for writing to mend it")
                 files.allocate(self.fd, 0, layout.PAGE_BYTES)  # never longer than its blocks: to touch a hole may kill
             # Mapped through a file of its own: a map keeps its file open, and with it a lock would outlive `close`.
             fd = files.open_read(path) if read_only else files.open_write(path)

@@ -159,9 +159,8 @@ class Log:
 
     def _open_to_read(self, verify: OnProgress | None) -> None:
         """Beside live writers: follow the control page. With none: find the end without changing anything."""
-        path = self.directory.own / ".lock"
-        if path.exists():
-            control = self.control = Control(path, read_only=True)
+        control = self.control = self._page_to_read()
+        if control is not None:
             control.share()
             believed = control.same_boot and is_believable(self.directory, control)
             if believed and self.manifest.load(control.generation, believe_rolled=True):
@@ -180,13 +179,16 @@ class Log:
 
     def _open_still(self, verify: OnProgress | None) -> None:
         """Nobody writes it, nor will: its page need not be locked, and tells of a crash in this boot where the log ends."""
-        path = self.directory.own / ".lock"
-        if path.exists():
-            with suppress(NotALog):  # it is cut short: it says nothing
-                self.control = Control(path, read_only=True)
+        self.control = self._page_to_read()
         self._static, self.recovery = survey(
             self.directory, self.control, self.manifest, verify=verify, written=self._written, still=True
         )
+
+    def _page_to_read(self) -> Control | None:
+        """The control page, if it is whole: one that is cut short, or just being made, says nothing."""
+        with suppress(FileNotFoundError, NotALog):
+            return Control(self.directory.own / ".lock", read_only=True)
+        return None
 
     def _verify_all(self, verify: OnProgress) -> None:
         """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
@@ -200,8 +202,8 @@ class Log:
         """A read-only log that was closed when opened: has a writer come?"""
         if self._static is None or self._still:
             return False
-        if self.control is None and (self.directory.own / ".lock").exists():
-            self.control = Control(self.directory.own / ".lock", read_only=True)
+        if self.control is None:
+            self.control = self._page_to_read()
         if self.control is None or not self.control.same_boot or not is_believable(self.directory, self.control):
             return False
         self.control.share()
