@@ -29,7 +29,7 @@ from tests.queue.crash import NATIVE, Image
 from tests.repair import logs
 from tests.topic_crash import wreck
 
-CASES = 140 if NATIVE else 35
+CASES = 100 if NATIVE else 35
 
 
 def test_hostile_files_are_refused_or_cost_records_and_nothing_else() -> None:
