@@ -21,6 +21,7 @@ from penstock.inspect import Part, Segment, View, find, format_of
 from penstock.options import INDEX_INTERVAL
 from penstock.storage import beside, files, packing, sessions, soundness
 from penstock.storage.damage import Loss, Place
+from penstock.storage.listing import list_segments
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.recovery import torn_bytes
@@ -208,10 +209,10 @@ def _look(part: Part, *, first: bool) -> Looked:
     try:
         return part.look(lambda view: _look_into(view, flaws, ours=ours))
     except (PenstockError, OSError) as error:
-        if soundness.is_unmade(top, fmt, part.own):
+        if soundness.is_blank(part.own) and not list_segments(top, fmt):
             return Looked(part, findings=tuple(_of_flaw(part, flaw) for flaw in flaws), flaws=tuple(flaws))
         if ours:
-            flaws += [flaw for flaw in _lists(top, fmt, part.own) if flaw not in flaws]
+            flaws += [flaw for flaw in _lists(part.own) if flaw not in flaws]
         findings = [_of_flaw(part, flaw) for flaw in flaws]
         missing = _missing_last(part, fmt) if ours else None
         if missing is not None:
@@ -236,11 +237,10 @@ def _look_into(view: View, flaws: Sequence[Flaw], *, ours: bool) -> Looked:
     return Looked(part, segments, tuple(findings), flaws, rests, end, end_offset)
 
 
-def _lists(top: Path, fmt: Format, own: Path) -> Iterator[Flaw]:
+def _lists(own: Path) -> Iterator[Flaw]:
     """What is wrong with that which says what a log is made of."""
-    if not soundness.is_unmade(top, fmt, own):
-        yield from soundness.page(own)
-        yield from soundness.manifest(own)
+    yield from soundness.page(own)
+    yield from soundness.manifest(own)
     yield from soundness.loss_list(own)
 
 
@@ -256,9 +256,12 @@ def _missing_last(part: Part, fmt: Format) -> tuple[Path, SegmentInfo] | None:
 
 def _small(part: Part, view: View) -> Iterator[Flaw]:
     for log in view.logs:
-        place = log.directory.own
+        place, records = log.directory.own, log.next_sequence - log.first_sequence
+        made_with = 1 if part.format == "journal" else 0
+        if soundness.is_blank(place) and records <= made_with:
+            continue
         if place == part.own or (place / ".lock").exists():  # else it is just being moved
-            yield from _lists(log.path, log.fmt, place)
+            yield from _lists(place)
     yield from soundness.ledger(part.own)
     if part.format == "channel":
         yield from soundness.cursors(part.own, None)

@@ -220,3 +220,5 @@ def test_a_log_whose_maker_died_over_it_is_whole(path: Path, size: int, holds: t
     with Queue(path) as q:
         assert q.append(b"it is made now") == 0
     assert found(path) == ()
+    (path / ".lock").write_bytes(bytes(size))
+    assert [finding.kind for finding in found(path)] == ["control"]

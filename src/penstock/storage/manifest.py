@@ -129,7 +129,8 @@ class Manifest:
         with self._lock:
             # A process that dies over `rewrite` may have replaced the file without saying so.
             if generation != self._generation or self._fd < 0 or not files.has_name(self._fd):
-                if not self.load(generation, believe_rolled=True):
+                self.load(generation, believe_rolled=True)
+                if self._fd < 0:
                     raise FilesMissing(
                         f"{self._path}: it was removed, or written by somebody else, while the log is open; close the log in every "
                         "process, then open it again: it is made anew"

@@ -107,13 +107,13 @@ def _strange_settings(top: Path, fmt: Format, found: dict[str, object]) -> str:
     return ""
 
 
-def is_unmade(top: Path, fmt: Format, own: Path) -> bool:
-    """Whether a process died over making a log: its control page, which is written last, is blank. Opening the log makes it."""
+def is_blank(own: Path) -> bool:
+    """Whether nothing is in the control page, which is written last when a log is made. If the log holds no records, its process died over
+    that, and nothing is wrong: opening it goes on from there."""
     try:
-        blank = not any((own / ".lock").read_bytes())
+        return not any((own / ".lock").read_bytes())
     except FileNotFoundError:
         return False
-    return blank and len(list_segments(top, fmt)) <= 1
 
 
 def page(own: Path) -> Iterator[Flaw]:
