@@ -111,7 +111,8 @@ def is_blank(own: Path) -> bool:
     """Whether nothing is in the control page, which is written last when a log is made. If the log holds no records, its process died over
     that, and nothing is wrong: opening it goes on from there."""
     try:
-        return not any((own / ".lock").read_bytes())
+        with files.opened(own / ".lock") as fd:
+            return not any(files.read(fd, 0, files.size(fd)))
     except FileNotFoundError:
         return False
 
