@@ -131,11 +131,12 @@ class Segment:
 class View(Closable):
     """What a log holds at this moment. A journal's earlier sessions that were not walked to their end belong to it."""
 
+    _stand: sessions.Stand = ()  # where a journal's files were when it was opened
+
     def __init__(self, part: Part) -> None:
         self.part = part
         self._stack = ExitStack()
         self._logs: list[Log] = []
-        self._stand: sessions.Stand = ()
         try:
             part.steadily(self._open_logs)
         except BaseException:

@@ -215,10 +215,6 @@ class RemoteView(View):
     def losses(self) -> list[Listed]:
         return self._listed
 
-    @property
-    def moved(self) -> bool:
-        return False
-
     def close(self) -> None:
         pass
 

@@ -119,18 +119,9 @@ def has_name(fd: int) -> bool:
     return os.fstat(fd).st_nlink > 0
 
 
-def identity(fd: int) -> tuple[int, int]:
+def identity(file: int | Path) -> tuple[int, int]:
     """Device and inode: a copied file has others."""
-    st = os.fstat(fd)
-    return st.st_dev, st.st_ino
-
-
-def identity_of(path: Path) -> tuple[int, int] | None:
-    """The same of the file that has this name; None if none has."""
-    try:
-        st = path.stat()
-    except FileNotFoundError:
-        return None
+    st = os.fstat(file) if isinstance(file, int) else file.stat()
     return st.st_dev, st.st_ino
 
 

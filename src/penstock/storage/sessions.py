@@ -57,11 +57,17 @@ def stand(top: Path) -> Stand:
     """Each place, and which control page is there: another whenever files were moved or forgotten. Waits for a move to be done."""
     deadline_s = time.monotonic() + _MOVING_S
     while True:
-        found = tuple((str(place), files.identity_of(place / _LOCK)) for place in places(top))
+        found = tuple((str(place), _page(place)) for place in places(top))
         moving = any(page is None for _, page in found[:-1])
         if not moving or not is_held(top) or time.monotonic() > deadline_s:
             return found
         time.sleep(_LOOK_S)
+
+
+def _page(place: Path) -> tuple[int, int] | None:
+    with suppress(FileNotFoundError):
+        return files.identity(place / _LOCK)
+    return None
 
 
 def steadily(top: Path, look: Callable[[], T]) -> T:
