@@ -31,6 +31,7 @@ from penstock.storage import files
 from tests.torture import ROOT
 
 EACH_S = 1.0  # a sample
+TELL_S = 60.0
 WARM_UP = 0.2  # of the run
 PACE_S = 0.0005  # between appends: what is looked for grows by time and by records, not by speed
 KILL_S = 3.0  # a reader lives for about so long
@@ -279,6 +280,16 @@ def report(result: Result) -> str:
     return "\n".join(lines)
 
 
+def progress(result: Result) -> str:
+    """How it goes, in a line."""
+    took = (
+        f"{use} {series.samples[-1]['memory'] / 1e6:.0f} MB, {series.samples[-1]['p99']:.0f} us"
+        for use, series in result.uses.items()
+        if series.samples
+    )
+    return f"{result.records:,} appends, {result.killed} readers killed; memory and p99 of {'; '.join(took)}"
+
+
 def _pair(values: tuple[float, float] | None, unit: float, digits: int) -> str:
     return "" if values is None else f"{values[0] / unit:.{digits}f} -> {values[1] / unit:.{digits}f}"
 
@@ -326,16 +337,20 @@ def _start(what: str, use: str, top: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet, text=True)
 
 
-def soak(top: Path, seconds: float, seed: int = 1) -> Result:
+def soak(top: Path, seconds: float, seed: int = 1, tell: Callable[[str], None] = lambda line: None) -> Result:
+    """Run for so long; now and then it is told how it goes."""
     dice = random.Random(seed)
     workers = [_Worker(use, top) for use in USES]
     result = Result({worker.use: worker.series for worker in workers}, Series())
     readers: dict[str, tuple[subprocess.Popen[str], float]] = {}
-    until = time.monotonic() + seconds
+    began = told = time.monotonic()
     try:
-        while time.monotonic() < until and all(worker.process.poll() is None for worker in workers):
+        while time.monotonic() < began + seconds and all(worker.process.poll() is None for worker in workers):
             time.sleep(EACH_S)
             result.disk.samples.append({"bytes": _disk_bytes(top)})
+            if time.monotonic() >= told + TELL_S:
+                told = time.monotonic()
+                tell(f"{(told - began) / 60:.0f} of {seconds / 60:g} min: {progress(result)}")
             if not all(worker.series.samples for worker in workers):
                 continue  # there is nothing to be read yet
             for use in ("queue", "topic"):
@@ -364,9 +379,10 @@ def main() -> int:
     if a.role:
         {"work": work, "read": read}[a.role[0]](a.role[1], Path(a.role[2]))
     top = a.base or Path(tempfile.mkdtemp(prefix="soak"))
-    result = soak(top, 60 * a.minutes)
+    print(f"all four uses for {a.minutes:g} min, in {top}; the table comes at the end", flush=True)
+    result = soak(top, 60 * a.minutes, tell=partial(print, flush=True))
     print(report(result))
-    print(f"{result.records} appends, {result.killed} readers killed, {len(result.failures)} failures")
+    print(f"{result.records:,} appends, {result.killed} readers killed, {len(result.failures)} failures")
     for failure in result.failures:
         print(failure)
     shutil.rmtree(top)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests import soak
 from tests.soak import LEAST_DISK_BYTES, USES, Broken, Order, Result, Series, judge, payload, plot, report
 
 FLAT = {"appends": 1000.0, "memory": 20e6, "descriptors": 20.0, "p50": 5.0, "p99": 50.0}
@@ -60,3 +63,16 @@ def test_records_out_of_order_are_noticed() -> None:
         order.take(payload(10))
     with pytest.raises(Broken, match="not what was appended"):
         order.take(payload(9)[:-1] + b"y")
+
+
+def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All uses, and readers that die, for as long as it takes to see that each goes on. How long an append takes says nothing here:
+    other tests run beside it."""
+    monkeypatch.setattr(soak, "TELL_S", 3.0)
+    lines: list[str] = []
+    ran = soak.soak(tmp_path, 10.0, tell=lines.append)
+    assert [failure for failure in ran.failures if "p99" not in failure] == []
+    assert all(sum(sample["appends"] for sample in series.samples) > 500 for series in ran.uses.values())
+    assert ran.killed
+    assert "appends" in lines[-1]
+    assert "topic" in lines[-1]
