@@ -38,8 +38,8 @@ def main() -> int:
     parser.add_argument(
         "--near",
         type=int,
-        default=10_000,
-        help="of a workload with more, those in which so few places differ from all lost or all kept that there are no more than these",
+        default=100_000,
+        help="of a workload with more, those in which so few files differ from all lost or all kept that there are no more than these",
     )
     parser.add_argument("--sample", type=int, default=300, help="and so many by chance")
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -168,9 +168,9 @@ def _fault(yard: Yard, use: str, fault: Fault, saw: Saw) -> Tried:
 
 def _tell(use: str, fault: str, tried: Tried) -> None:
     how = f", of {tried.whole} of {tried.workloads} workloads every state" if tried.workloads else ""
-    for places, count in sorted(tried.near.items(), reverse=True):
-        if places:
-            how += f", of {count} all with up to {places} places unlike the rest"
+    for some, count in sorted(tried.near.items(), reverse=True):
+        if some:
+            how += f", of {count} all with up to {some} files unlike the rest"
     print(f"{use}, {fault}: {tried.cases} cases{how}, {len(tried.failures)} failures", flush=True)
     for told in tried.failures[:_SHOWN]:
         print(told, flush=True)

@@ -64,11 +64,25 @@ def test_those_near_to_all_lost_and_all_kept_are_all_in_the_end(yard: Yard) -> N
     """With as many differences as there are places it is every state; with fewer, fewer."""
     moments = record(USES["queue"], ["append"], yard.keep(), done=0)
     moment = max((m for m in moments if m.count(FEW) <= FEW), key=lambda m: m.count(FEW))
-    every, places = states(moment), len(moment._options())
+    every, places = states(moment), len(moment.files) + len(moment._ordered())
     near = [set(map(key, moment.near(k))) for k in range(places + 1)]
     assert near[places] == every
     assert near[0] < near[1] < near[2] < every
     assert [moment.count_near(k) for k in (0, 1, 2)] == [len(list(moment.near(k))) for k in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_what_was_synced_and_what_is_are_among_the_contents_of_a_file(yard: Yard, use: str) -> None:
+    """Also where a sector is again as it was before."""
+    changed = 0
+    for moment in record(USES[use], USES[use].ops[:3], yard.keep()):
+        for versions in (*moment.files.values(), *moment.told_apart().files.values()):
+            contents = versions.contents()
+            assert len(contents) == len(set(contents)) == versions.count
+            assert {versions.synced, versions.now} <= set(contents)
+            changed += len(contents) > 1
+        assert [key(state) for state in moment.near(0)] == [key(moment.least()), key(moment.now())]
+    assert changed > 20
 
 
 def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:

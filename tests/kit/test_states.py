@@ -60,7 +60,7 @@ def test_what_a_page_holds_for_its_own_boot_is_no_matter_after_it(yard: Yard, us
     for moment in record(kind, kind.ops[:2], yard.keep(), done=0)[::7]:
         page, versions = next((name, v) for name, v in moment.contents() if name.endswith("/.lock"))
         came_to = {}
-        for content in versions.all():
+        for content in versions.contents():
             crash = Crash(moment, State({**moment.now(), page: content}), "new")
             judged = judge(yard, kind, crash, moment.note, f"pytest {__file__}")
             assert not judged.failures, judged.failures[0]

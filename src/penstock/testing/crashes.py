@@ -38,8 +38,8 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Crashes:
-    """Crashes to be tried; `complete` when there are no others. `near` says how many places may differ from all lost, or from all
-    kept, in states that are all among them."""
+    """Crashes to be tried; `complete` when there are no others. `near` says how many files and directories may differ from all
+    lost, or from all kept, in states that are all among them."""
 
     all: tuple[Crash, ...]
     complete: bool
@@ -82,9 +82,9 @@ def power_cuts(
     names_in_order: bool = True,
     lengths_in_order: bool = True,
 ) -> Crashes:
-    """Every state that a power cut may leave, if that takes a look at no more than `most`. Else those in which so few places differ
-    from all lost, or all kept, that there are no more than `most_near` of them; and `sample` by chance, or as many as `most`. What was
-    synced and nothing else, and everything, are always among them. See `moment` and `versions` for the two orders."""
+    """Every state that a power cut may leave, if that takes a look at no more than `most`. Else those in which so few files and
+    directories differ from all lost, or all kept, that there are no more than `most_near` of them; and `sample` by chance, or as many
+    as `most`. What was synced and nothing else, and everything, are always among them. See `moment` and `versions` for the two orders."""
     moments = [moment.with_orders(names=names_in_order, lengths=lengths_in_order) for moment in moments]
     last = [moment.told_apart() for moment in _last(moments)]
     total = 0

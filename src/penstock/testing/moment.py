@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock.testing.state import PAGE, State, temporaries
 from penstock.testing.versions import SECTOR, Versions, picking
@@ -106,7 +107,7 @@ class Moment:
         """Every one of them; equal ones may come again."""
         for tree in self._trees():
             files = self._versions(tree)
-            for contents in itertools.product(*(list(dict.fromkeys(versions.all())) for versions in files.values())):
+            for contents in itertools.product(*(versions.contents() for versions in files.values())):
                 yield self._state(tree, dict(zip(files, contents, strict=True)))
 
     def _versions(self, tree: Mapping[int, Names]) -> dict[int, Versions]:
@@ -119,32 +120,22 @@ class Moment:
     def count_near(self, distance: int) -> int:
         """How many states `near` gives."""
         sums = [1] + [0] * distance  # over all choices of 0, 1, 2, ... of the places: in how many ways these may differ
-        for options in self._options():
+        for options in (*(len(group) + 1 for group in self._ordered()), *(v.count for v in self.files.values())):
             for k in range(distance, 0, -1):
                 sums[k] += sums[k - 1] * (options - 1)
         return 2 * sum(sums)
 
     def near(self, distance: int) -> Iterator[State]:
-        """Every one with no more than so many directories, lengths and sectors that are not the oldest, or not the newest, that they
-        may be; equal ones may come again."""
-        options, groups = self._options(), self._ordered()
-        contents: dict[tuple[int, ...], bytes] = {}
-        for chosen in _near(options, distance):
-            rest = iter(chosen)
-            tree = self._tree([change for group, end in zip(groups, rest, strict=False) for change in group[:end]])
-            state = {}
-            for inode, versions in self.files.items():
-                picks = [next(rest) for _ in versions.options()]
-                key = (inode, *picks)
-                if key not in contents:
-                    contents[key] = versions.of(picks)
-                state[inode] = contents[key]
-            yield self._state(tree, state)
-
-    def _options(self) -> list[int]:
-        """How many there are at each place: ends of changes by directory, then of each file its lengths and versions of sectors."""
-        ends = [len(group) + 1 for group in self._ordered()]
-        return ends + [n for versions in self.files.values() for n in versions.options()]
+        """Every one with no more than so many directories and files that are not as they were synced, or not as they are now; equal
+        ones may come again."""
+        groups, files = self._ordered(), self.files.values()
+        options = [*(range(len(group) + 1) for group in groups), *(versions.contents() for versions in files)]
+        lost = [*(0 for _ in groups), *(versions.synced for versions in files)]
+        kept = [*(len(group) for group in groups), *(versions.now for versions in files)]
+        for chosen in itertools.chain(_near(lost, options, distance), _near(kept, options, distance)):
+            ends, contents = chosen[: len(groups)], chosen[len(groups) :]
+            tree = self._tree([change for group, end in zip(groups, ends, strict=True) for change in group[:end]])
+            yield self._state(tree, dict(zip(self.files, contents, strict=True)))
 
     # ---- names ----
 
@@ -201,13 +192,12 @@ class Moment:
         return state
 
 
-def _near(options: Sequence[int], distance: int) -> Iterator[list[int]]:
-    """Of each place the first, or of each the last, but for so many of them at most."""
-    for base in ([0] * len(options), [n - 1 for n in options]):
-        for k in range(distance + 1):
-            for places in itertools.combinations([i for i, n in enumerate(options) if n > 1], k):
-                for others in itertools.product(*([n for n in range(options[i]) if n != base[i]] for i in places)):
-                    chosen = list(base)
-                    for i, other in zip(places, others, strict=True):
-                        chosen[i] = other
-                    yield chosen
+def _near(base: Sequence[Any], options: Sequence[Sequence[Any]], distance: int) -> Iterator[list[Any]]:
+    """The base, and what it becomes with others of the options at so many places at most."""
+    for k in range(distance + 1):
+        for places in itertools.combinations([i for i, some in enumerate(options) if len(some) > 1], k):
+            for others in itertools.product(*([other for other in options[i] if other != base[i]] for i in places)):
+                chosen = list(base)
+                for i, other in zip(places, others, strict=True):
+                    chosen[i] = other
+                yield chosen

@@ -73,9 +73,12 @@ class Versions:
         """With the newest version of a sector only; and with its oldest, if that is nothing but zeros."""
         if sector not in self.sectors:
             return self
-        oldest, *_, newest = self.sectors[sector]
-        few = (newest,) if any(oldest) else (oldest, newest)
-        return replace(self, sectors={**self.sectors, sector: few})
+        oldest, newest = self.sectors[sector][0], _sector(self.now, sector)
+        if not any(oldest):
+            return replace(self, sectors={**self.sectors, sector: tuple(dict.fromkeys((oldest, newest)))})
+        synced = bytearray(self.synced)
+        synced[sector * SECTOR : (sector + 1) * SECTOR] = newest
+        return replace(self, synced=bytes(synced[: len(self.synced)]), sectors={**self.sectors, sector: (newest,)})
 
     def includes(self, earlier: Versions) -> bool:
         """Whether all that may have been on the disk earlier may be now: it was not synced since."""
@@ -87,26 +90,20 @@ class Versions:
             and all(set(self.sectors.get(i, ())) >= set(versions) for i, versions in earlier.sectors.items())
         )
 
-    def options(self) -> list[int]:
-        """How many lengths there are, and how many versions of each sector."""
-        return [len(self.sizes), *map(len, self.sectors.values())]
-
-    def of(self, picks: Sequence[int]) -> bytes:
-        """The content with so many a length, and so many a version of each sector."""
-        size = self.sizes[picks[0]]
-        chosen = zip(self.sectors.items(), picks[1:], strict=True)
-        return self._put(size, {i: versions[n] for (i, versions), n in chosen if i * SECTOR < size})
-
     @property
     def count(self) -> int:
         """How many contents there may be; if they are many, equal ones counted more than once."""
         most = sum(math.prod(len(v) for v in self._within(size).values()) for size in self.sizes)
-        return most if most > _MANY else len(set(self.all()))
+        return most if most > _MANY else len(self.contents())
 
     def _within(self, size: int) -> dict[int, tuple[bytes, ...]]:
         return {i: versions for i, versions in self.sectors.items() if i * SECTOR < size}
 
-    def all(self) -> Iterator[bytes]:
+    def contents(self) -> list[bytes]:
+        """Each that there may be, once."""
+        return list(dict.fromkeys(self._all()))
+
+    def _all(self) -> Iterator[bytes]:
         for size in self.sizes:
             within = self._within(size)
             for chosen in itertools.product(*within.values()):
