@@ -118,10 +118,12 @@ class _Frames:
         at = Place(self._records.position, self._records.sequence)
         why = REASONS.get(reason, "it is not whole")
         after = place_over(self._piece.segment.losses, self._seg, at, self._ends)
-        if after is None and self._on_corrupt == "fail":
-            raise CorruptRecord(self._seg.paths.data, at.position, at.sequence, why)
+        listed = after is not None
         after = after or next_readable(self._seg, at, self._ends)
-        self._lose(Loss(at.sequence, after.sequence - 1, why))
+        if after.sequence > self._first:  # else nobody asked for it: it lies between where reading can begin and the piece
+            if not listed and self._on_corrupt == "fail":
+                raise CorruptRecord(self._seg.paths.data, at.position, at.sequence, why)
+            self._lose(Loss(at.sequence, after.sequence - 1, why))
         self._attach(after)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -140,21 +142,24 @@ class _Frames:
 
     def _short(self, sequence: int) -> None:
         """The file ends before its records do."""
-        end = self._piece.segment.next
-        if self._on_corrupt == "fail" and not is_listed(self._piece.segment.losses, sequence, end - 1):
-            raise CorruptRecord(self._seg.paths.data, self._records.position, sequence, "the file is cut short here")
-        self._lose(Loss(sequence, end - 1, "the file is cut short"))
+        first, last = max(sequence, self._piece.lo), self._piece.hi - 1
+        if self._on_corrupt == "fail" and not is_listed(self._piece.segment.losses, first, last):
+            raise CorruptRecord(self._seg.paths.data, self._records.position, first, "the file is cut short here")
+        self._lose(Loss(first, last, "the file is cut short"))
 
     def _lose(self, loss: Loss) -> None:
-        """It was asked for to go on, or is listed as lost: what that costs is said, in the worker's log and, if permissive, in a row."""
-        _log.warning("%s: %s", self._seg.paths.data, _told(loss))
-        self._losses.append(loss)
+        """It was asked for to go on, or is listed as lost: what that costs of the piece is said, in the worker's log and, if permissive,
+        in a row. The rest is for whoever reads the pieces beside it."""
+        loss = loss._replace(first=max(loss.first, self._piece.lo), last=min(loss.last, self._piece.hi - 1))
+        if loss.first <= loss.last:
+            _log.warning("%s: %s", self._seg.paths.data, _told(loss))
+            self._losses.append(loss)
 
     def _next(self, n: int) -> pa.RecordBatch | None:
         import pyarrow as pa
 
         if not self._names & _OF_RECORDS and (batch := self._counted(n)) is not None:
-            return batch
+            return self._cut(batch)
         start = self._records.position
         count, size = self._records.measure(n, _BYTES)
         if count == 0:
@@ -171,7 +176,13 @@ class _Frames:
             "value": lambda: pa.Array.from_buffers(pa.binary(), count, [None, offsets, values]),
             "position": lambda: self._positions(start, count, offsets),
         }
-        return self._batch(count, columns)
+        return self._cut(self._batch(count, columns))
+
+    def _cut(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Of rows that were just read, those of the piece: behind damage there are others."""
+        end = self._records.sequence
+        first, last = max(end - rows.num_rows, self._piece.lo), min(end, self._piece.hi)
+        return rows.slice(first - end + rows.num_rows, last - first) if first < last else None
 
     def _counted(self, n: int) -> pa.RecordBatch | None:
         """The same where nothing of the records themselves is asked for: they are checked, and not copied. None where one is
@@ -246,10 +257,11 @@ class _Journal(_Frames):
 
     def _next(self, n: int) -> pa.RecordBatch | None:
         while self._records.sequence < self._piece.hi:
-            at = Place(self._records.position, self._records.sequence)
             kind, payloads = self._records.read_run(_ROWS)
             if not payloads:
                 return None
+            size = sum(len(p) + self._seg.spec.overhead for p in payloads)
+            at = Place(self._records.position - size, self._records.sequence - len(payloads))
             if kind == journal.CHECKPOINT:
                 self._group = journal.read_checkpoints(payloads[-1], str(self._seg.paths.data), at.position).current + 1
                 continue
