@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from penstock import Queue, Topics
 from penstock.errors import DataLost, InvalidOption, LogBusy
-from penstock.inspect import find
+from penstock.inspect import Part, find
 from penstock.spark import listing
+from penstock.spark.history import History
 from penstock.spark.jobs import archive
 from penstock.storage import files
 from tests.spark.conftest import read, values, write
@@ -156,6 +157,13 @@ def test_a_damaged_segment_stays_and_the_rest_goes_on(spark: SparkSession, path:
     assert len(log.ranges) == 2
     found = values(read(spark, path, archive=to, onCorrupt="skip"))
     assert found == SENT[: bad.base] + SENT[bad.base + 1 :]
+    us = bad.times.us(20)  # times are looked for in the order of offsets, wherever these are
+    for option in ("startingTimestamp", "endingTimestamp"):
+        when = {option: datetime.fromtimestamp(us / 1e6, UTC).isoformat(), "onCorrupt": "skip"}
+        lo = History(Part(str(path), "queue", "log")).first_at(us)
+        assert History(Part(str(path), "queue", "log"), str(to)).first_at(us) == lo
+        part = SENT[lo:] if option == "startingTimestamp" else SENT[:lo]
+        assert values(read(spark, path, archive=to, **when)) == [v for v in part if v != SENT[bad.base]]
 
 
 @pytest.mark.parametrize("format", ["queue", "topic"])
@@ -263,6 +271,9 @@ def test_what_cannot_be(spark: SparkSession, path: Path, to: Path, tmp_path: Pat
         archive(spark, tmp_path / "other" / "log", to)
     with pytest.raises(PySparkException, match="another log's archive"):
         read(spark, tmp_path / "other" / "log", archive=to).collect()
+    write(tmp_path / "later" / "log", "queue", SENT)
+    with pytest.raises(PySparkException, match=r"another record \d+ of log"):
+        read(spark, tmp_path / "later" / "log", archive=to).collect()
     write(tmp_path / "journal", "journal", SENT[:10])
     with pytest.raises(InvalidOption, match="drop is for queues and topics"):
         archive(spark, tmp_path / "journal", to, drop=True)

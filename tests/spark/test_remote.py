@@ -10,9 +10,11 @@ import fsspec
 import pytest
 from moto.server import ThreadedMotoServer
 
+from penstock import Queue, Retention, Topics
 from penstock.inspect import FormatName
 from penstock.spark.options import read_options
 from penstock.spark.source import FilteringReader, PenstockSource
+from penstock.storage import retention
 from tests.spark.conftest import write
 
 SENT = [b"%05d" % i + bytes(40) for i in range(3000)]
@@ -63,6 +65,25 @@ def test_every_record(bucket: Any, tmp_path: Path, format: FormatName) -> None:
     write(tmp_path / "log", format, SENT)
     fs.put(f"{tmp_path}/log", f"{name}/", recursive=True)
     assert read(f"s3://{name}/log") == (SENT, list(range(3000)))
+
+
+@pytest.mark.parametrize("format", ["queue", "topic"])
+def test_all_finished_files_were_removed(bucket: Any, tmp_path: Path, format: FormatName) -> None:
+    """What is left begins where the last one that is gone ended."""
+    fs, name = bucket
+    write(tmp_path / "log", format, SENT)
+    kept = Retention(max_bytes=1)
+    if format == "queue":
+        with Queue(tmp_path / "log", retention=kept) as q:
+            retention.drop(q._open_log(), 1 << 40)
+    else:
+        with Topics(tmp_path / "log", retention=kept) as logs:
+            retention.drop(logs.topic("orders")._part(1).log, 1 << 40)
+    fs.put(f"{tmp_path}/log", f"{name}/", recursive=True)
+    values, offsets = read(f"s3://{name}/log")
+    assert (values, offsets) == read(str(tmp_path / "log"))
+    assert 0 < offsets[0] < 3000
+    assert values == SENT[offsets[0] :]
 
 
 def test_only_what_is_read_is_fetched(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

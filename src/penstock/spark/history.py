@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DataLost, InvalidOption
-from penstock.inspect import Part
+from penstock.inspect import Part, Segment
 from penstock.spark import listing
 from penstock.spark.listing import ArchivedFile, Range
 
@@ -37,6 +37,21 @@ class History:
                 f"{archive} has offsets of {part.topic} up to {self.archived[-1][1] - 1}, but {part.path} ends at "
                 f"{self.end}: it is another log's archive; give the one that belongs to this log"
             )
+        self._check_own()
+
+    def _check_own(self) -> None:
+        """Another log of the same name has other times. Those of records that both have tell: no time runs backwards."""
+        both = [
+            (f, s) for f in self.files if f.first_us for s in self.segments if s.base <= f.first and f.next <= s.next
+        ]
+        for file, segment in both[-1:]:
+            times = segment.read().times
+            first, last = times.us(file.first - segment.base), times.us(file.next - 1 - segment.base)
+            if first > file.first_us or 0 < last < file.last_us:
+                raise InvalidOption(
+                    f"{self.archive} has another record {file.first} of {self.part.topic} than {self.part.path}: it is another "
+                    "log's archive; give the one that belongs to this log"
+                )
 
     def gaps(self, lo: int, hi: int) -> list[Range]:
         """What is missing of lo to hi - 1."""
@@ -44,22 +59,29 @@ class History:
 
     def first_at(self, us: int) -> int:
         """The first record that is not older than `us`; the end when all are."""
-        for file in self.files:
-            if file.file is not None and file.last_us >= us:
-                return self._first_in(file, us)
-        for segment in self.segments:
-            count = segment.next - segment.base
-            if count and (segment.active or segment.last_us >= us or not segment.last_us):
-                place = segment.read().times.first_at(us, count)
-                if place < count:
-                    return min(self.end, segment.base + place)
+        alone = [segment for segment in self.segments if listing.without(segment.base, segment.next, self.archived)]
+        for one in sorted(
+            (*self.files, *alone), key=lambda one: one.first if isinstance(one, ArchivedFile) else one.base
+        ):
+            found = self._first_in(one, us) if isinstance(one, ArchivedFile) else self._first_of(one, us)
+            if found is not None:
+                return min(self.end, found)
         return self.end
 
-    def _first_in(self, file: ArchivedFile, us: int) -> int:
+    @staticmethod
+    def _first_of(segment: Segment, us: int) -> int | None:
+        count = segment.next - segment.base
+        if not count or not (segment.active or segment.last_us >= us or not segment.last_us):
+            return None
+        place = segment.read().times.first_at(us, count)
+        return segment.base + place if place < count else None
+
+    def _first_in(self, file: ArchivedFile, us: int) -> int | None:
         import pyarrow as pa
 
         assert self.archive is not None
-        assert file.file is not None
+        if file.file is None or file.last_us < us:
+            return None
         rows = opened(Path(self.archive) / file.file).read(["offset", "timestamp"])
         times = rows.column("timestamp").cast(pa.int64()).to_pylist()
         place = next(i for i, time in enumerate(times) if time is not None and time >= us)

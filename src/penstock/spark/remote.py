@@ -182,12 +182,13 @@ class RemoteView(View):
             copy.whole(f"{own}manifest")
             manifest = Manifest(Path(place, own, "manifest"), read_only=True)
             manifest.load(0, believe_rolled=True)
-            infos = manifest.ordered()
+            infos, gone = manifest.ordered(), manifest.gone
             manifest.close()
-            infos += _unlisted(copy, fmt, Path(place), infos)
+            infos += _unlisted(copy, fmt, Path(place), infos[-1] if infos else gone)
             copy.whole(f"{own}{LOSSES}")
             listed = LossList(Path(place, own)).all()
         self._listed = list(listed)
+        self._retired_next = gone.next if gone is not None else 0
         self._segments = [
             RemoteSegment(
                 part, part.path, i.id, i.base, i.next, i.end, i.first_us, i.last_us, False, losses=within(listed, i)
@@ -197,11 +198,11 @@ class RemoteView(View):
 
     @property
     def first(self) -> int:
-        return self._segments[0].base if self._segments else 0
+        return self._segments[0].base if self._segments else self._retired_next
 
     @property
     def end(self) -> int:
-        return self._segments[-1].next if self._segments else 0
+        return self._segments[-1].next if self._segments else self._retired_next
 
     def durable_end(self) -> int:
         return self.end
@@ -219,9 +220,9 @@ class RemoteView(View):
         pass
 
 
-def _unlisted(copy: _Copy, fmt: Format, place: Path, listed: list[SegmentInfo]) -> list[SegmentInfo]:
-    """The segment that was being written when the log was copied, if it was closed: fetched whole, and looked through."""
-    last = listed[-1] if listed else None
+def _unlisted(copy: _Copy, fmt: Format, place: Path, last: SegmentInfo | None) -> list[SegmentInfo]:
+    """The segment that was being written when the log was copied, if it was closed: fetched whole, and looked through. It follows the
+    last one that is listed, or, if all of them were removed, that was."""
     later = [s for name in copy.names() if (s := fmt.parse(name)) is not None and (last is None or s > last.id)]
     if not later:
         return []

@@ -120,7 +120,9 @@ class _Frames:
         after = place_over(self._piece.segment.losses, self._seg, at, self._ends)
         listed = after is not None
         after = after or next_readable(self._seg, at, self._ends)
-        if after.sequence > self._first:  # else nobody asked for it: it lies between where reading can begin and the piece
+        if (
+            after.sequence > self._first
+        ):  # else nobody asked for it: it lies between where reading can begin and the piece
             if not listed and self._on_corrupt == "fail":
                 raise CorruptRecord(self._seg.paths.data, at.position, at.sequence, why)
             self._lose(Loss(at.sequence, after.sequence - 1, why))
