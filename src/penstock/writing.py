@@ -24,7 +24,7 @@ def writing(part: Part) -> Iterator[Log]:
         with Channel[bytes](part.path) as channel:
             yield channel._open_log()
     elif part.format == "topic":
-        with Topics(Path(part.path).parent) as topics:
+        with Topics(Path(part.path).absolute().parent) as topics:
             yield topics.topic(part.topic)._part(part.partition).log
     else:
         raise InvalidOption(f"{part.path}: a journal is changed only by the program whose state it keeps")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from typer.testing import Result
 
 from penstock import Channel, Journal, Queue, Topics
@@ -93,3 +94,13 @@ def test_beside_a_live_writer(live: Live, terminal: Callable[..., Terminal]) -> 
 
 def test_help_has_an_example(run: Run) -> None:
     assert "Example: penstock cursors " in run("cursors", "--help").stdout
+
+
+def test_in_the_topics_own_directory(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is above `.` is not `.` again."""
+    with Topics(path, linger_s=0) as logs:
+        logs.topic("orders").publish_many([b"x"] * 3, partition=0).wait()
+    monkeypatch.chdir(path / "orders")
+    assert run("cursors", ".", "set", "billing", 2).exit_code == 0
+    assert listed(run, path / "orders") == {"billing-0": (2, 1)}
+    assert not (path / "orders" / "orders").exists()

@@ -127,6 +127,15 @@ def test_the_number_of_partitions_is_fixed(path: Path) -> None:
         assert logs.topic("t").partitions == 3
 
 
+@pytest.mark.parametrize("wrong", [True, False, 2, -1, 1.0, "1"])
+def test_partitions_that_are_none(path: Path, wrong: Any) -> None:
+    """A bool would have files of its own, of a name that nobody looks for."""
+    with open_topics(path) as logs:
+        with pytest.raises(ValueError, match="there are 0 to 1"):
+            logs.topic("t", partitions=2).publish(b"x", partition=wrong)
+        assert not list(path.glob("t/*True*")) + list(path.glob("t/*False*"))
+
+
 @pytest.mark.parametrize("wrong", [0, -1, 4097, True, 1.0, "2"])
 def test_numbers_of_partitions_that_cannot_be(path: Path, wrong: Any) -> None:
     with open_topics(path) as logs:

@@ -126,7 +126,7 @@ class Topic:
     def _opened(self, partition: int) -> OpenPartition:
         with self._lock:
             self._topics._check_open()
-            if not isinstance(partition, int) or not 0 <= partition < len(self._parts):
+            if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < len(self._parts):
                 raise ValueError(f"{self.path}: partition {partition!r}; there are 0 to {len(self._parts) - 1}")
             part = self._parts[partition]
             if part is None:
