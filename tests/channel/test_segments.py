@@ -450,7 +450,7 @@ def test_a_full_disk_while_compressing_leaves_everything_as_it_is(path: Path, mo
 
     def full(fd: int, data: Any, offset: int) -> None:
         nonlocal tried
-        if name_of(fd).endswith(".z.ing") and offset >= 64:
+        if ".z.ing" in name_of(fd) and offset >= 64:
             tried += 1
             raise OSError(28, "full")
         real(fd, data, offset)

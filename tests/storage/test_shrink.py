@@ -61,6 +61,31 @@ def test_what_one_who_goes_on_late_writes_is_not_in_what_was_adopted(
     assert received(path) == SENT
 
 
+def test_half_of_what_one_who_begins_late_writes_is_not_adopted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He dies over it, after another was done and before that is adopted."""
+    real = compressed.compress
+
+    def half(method: Any, source: int, start: int, end: int, out: int, at: int, name: str) -> int:
+        real(method, source, start, end, out, at, name)
+        files.truncate(out, at + 5)
+        raise SystemExit
+
+    def pack(items: Sequence[Plain]) -> Iterator[bool]:
+        done = list(pack_here(items))
+        monkeypatch.setattr(compressed, "compress", half)
+        monkeypatch.setattr(files, "remove", lambda path: None)  # he was killed: nothing is cleared away
+        with pytest.raises(SystemExit):
+            items[0].pack()
+        monkeypatch.undo()
+        yield from done
+
+    assert compress(path, pack=pack).left == ()
+    assert list(path.glob("*.tmp"))
+    assert received(path) == SENT
+    with Channel[bytes](path):
+        assert not list(path.glob("*.tmp"))
+
+
 def test_what_one_who_begins_late_takes_away_stays_plain(path: Path) -> None:
     def pack(items: Sequence[Plain]) -> Iterator[bool]:
         done = list(pack_here(items))

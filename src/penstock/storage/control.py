@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import struct
 import threading
+import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.kernel import layout
 from penstock.storage import files
 
 _MAGIC: Final = b"PENSCTRL"
+_AGAIN_S: Final = 0.003
 _VERSION: Final = 1
 _IDENTITY: Final = struct.Struct("<8sII16sQQ")
 _MUTEX, _FILE_LOCK = 1, 2
@@ -131,7 +133,7 @@ class Control:
             if files.size(self.fd) < layout.PAGE_BYTES:
                 if read_only:
                     raise NotALog(f"{path}: shorter than a control page; open the log for writing to mend it")
-                files.allocate(self.fd, 0, layout.PAGE_BYTES)  # never longer than its blocks: to touch a hole may kill
+                files.lengthen(self.fd, layout.PAGE_BYTES)  # never longer than its blocks: to touch a hole may kill
             # Mapped through a file of its own: a map keeps its file open, and with it a lock would outlive `close`.
             fd = files.open_read(path) if read_only else files.open_write(path)
             try:
@@ -154,8 +156,17 @@ class Control:
         """True when no other process has the log open; then none can open it until `share`."""
         return files.lock(self.fd, shared=False, wait=False)
 
-    def wait_exclusive(self) -> None:
-        files.lock(self.fd, shared=False)
+    def alone(self) -> bool:
+        """Whether no other process has the log open; then none can open it until `share`, and it is for this one to recover. Else it is
+        shared, and the page says what is so."""
+        while not self.try_exclusive():
+            self.share()  # waits while another process recovers
+            if self.same_boot:
+                return False
+            # Whoever recovered died over that. Others have noticed, too: if each kept his share, none would ever be alone.
+            files.unlock(self.fd)
+            time.sleep(_AGAIN_S)
+        return True
 
     def share(self) -> None:
         files.lock(self.fd, shared=True)

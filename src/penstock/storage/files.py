@@ -167,6 +167,20 @@ def allocate(fd: int, offset: int, length: int) -> None:
         length -= part
 
 
+def lengthen(fd: int, length: int) -> None:
+    """Make a file that is shorter so long, of nothing but zeros. Of several who find it short one does: none wipes what another, who was
+    there before, has written since."""
+    while size(fd) < length:
+        if not lock(fd, shared=False, wait=False):
+            time.sleep(0.001)  # somebody is at it
+            continue
+        try:
+            if size(fd) < length:
+                allocate(fd, 0, length)
+        finally:
+            unlock(fd)
+
+
 def reserve(fd: int, offset: int, length: int) -> None:
     """Put blocks under a range without writing them. Raises ENOSPC having changed no content."""
     if length > 0:
@@ -277,10 +291,15 @@ def make_directories(path: Path, top: Path) -> None:
         sync_directory(directory.parent)
 
 
+def temporary(path: Path) -> Path:
+    """The name of a file until it is whole: no other thread has the same."""
+    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
+
+
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Put a small file in place of another: a reader, also after a power cut if `durable`, sees the old or the new one whole."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
-    fd = create(temporary, exclusive=False)
+    made = temporary(path)
+    fd = create(made, exclusive=False)
     try:
         try:
             truncate(fd, 0)
@@ -289,22 +308,22 @@ def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
                 sync(fd)
         finally:
             close(fd)
-        rename(temporary, path)
+        rename(made, path)
     except BaseException:
-        remove(temporary)
+        remove(made)
         raise
 
 
 def create_once(path: Path, data: bytes) -> bool:
     """Write a small file unless it is there already, whole or not at all; False when it was there."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
-    replace(temporary, data)
+    made = temporary(path)
+    replace(made, data)
     try:
-        os.link(temporary, path)
+        os.link(made, path)
     except FileExistsError:
         return False
     finally:
-        remove(temporary)
+        remove(made)
     sync_directory(path.parent)
     return True
 

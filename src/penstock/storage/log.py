@@ -121,13 +121,7 @@ class Log:
 
     def _open_to_write(self, verify: OnProgress | None) -> None:
         control = self.control = Control(self.directory.own / ".lock")
-        alone = control.try_exclusive()
-        if not alone:
-            control.share()  # waits while another process recovers
-            if not control.same_boot:
-                control.wait_exclusive()  # it died over that: our turn
-                alone = True
-        if alone:
+        if control.alone():
             self._on_opening(self.directory)
             self.recovery = recover(
                 self.directory, control, self.manifest, self.cursors, verify=verify, written=self._written

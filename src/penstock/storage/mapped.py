@@ -58,7 +58,11 @@ class Mapped:
         self.growing = FileLock(log.path / ".grow")
         self.ahead_fd = -1  # the working-ahead thread's own hold on the grow lock
         if kernel.ROBUST and not files.PORTABLE:
-            self.ahead_fd = files.create(log.path / ".grow", exclusive=False)
+            try:
+                self.ahead_fd = files.create(log.path / ".grow", exclusive=False)
+            except BaseException:
+                self.growing.close()
+                raise
         self.writer = kernel.Writer(control.page, log.fmt.SPEC, self._slow, log.on_work)
 
     def on(self, now: Active) -> WriteSegment | None:

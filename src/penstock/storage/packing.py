@@ -25,18 +25,23 @@ _MOST_TIMES: Final = 256
 def pack(source: Path, target: Path, end: int, method: Method) -> None:
     """Compress the plain segment `source`, whose frames end at byte `end`, into `target`, and put that on the disk.
 
-    The target is a new file. What is there may be another's who stalled, a task that was given to somebody else, and goes on
-    later: into the same file he would write, or cut it to nothing first, when it has its name and the plain one is gone.
+    The target has its name when it is whole. Another may be at the same segment, a task that was given to somebody else and goes on
+    later: neither writes into the other's file, nor leaves half of one where a whole one was.
     """
+    made = files.temporary(target)
     with files.opened(source) as fd:
         head = fmt.read_header(files.read(fd, 0, fmt.HEADER_BYTES), str(source))
-        files.remove(target)
-        out = files.create(target)
+        out = files.create(made, exclusive=False)
         try:
+            files.truncate(out, 0)
             ends = head.begin + end - fmt.HEADER_BYTES
             files.write(out, fmt.pack_compressed_header(head.segment, head.begin, ends, method), 0)
             compressed.compress(method, fd, fmt.HEADER_BYTES, end, out, fmt.HEADER_BYTES, str(source))
             files.sync(out)
+            files.rename(made, target)
+        except BaseException:
+            files.remove(made)
+            raise
         finally:
             files.close(out)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.errors import CorruptSegment, NotALog
 from penstock.formats.channel import Method, compressing_name, parse_compressing
 from penstock.storage import files, packing
-from penstock.storage.directory import Directory, is_full
+from penstock.storage.directory import TEMPORARY, Directory, is_full
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 
@@ -61,7 +61,7 @@ def adopt(log: Log, info: SegmentInfo) -> bool:
         try:
             files.rename(temporary, paths.packed)
         except FileNotFoundError:
-            return False  # another who was to pack it came late, and has begun anew
+            return False  # somebody else has taken it
     files.sync_directory(log.path)
     files.remove(paths.data)
     return True
@@ -73,7 +73,7 @@ def clear_leftovers(directory: Directory) -> None:
     We put a compressed one on the disk before it has its name; of another's that is cut short the plain file stays.
     """
     for name in list(files.walk(directory.path)):
-        if parse_compressing(name) is not None:
+        if parse_compressing(TEMPORARY.sub("", name)) is not None:
             files.remove(directory.path / name)
     for segment_id in directory.segments():
         paths = directory.paths(segment_id)

@@ -1,0 +1,90 @@
+"""The control page among processes that come at the same moment: who makes it, and who recovers."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock import Queue
+from penstock.kernel import layout
+from penstock.storage import files
+from penstock.storage.control import Control
+
+
+def test_one_who_found_it_short_a_while_ago_wipes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He looked, was not scheduled, and meanwhile another has made it and written to it."""
+    path, written = tmp_path / "page", b"x" * layout.PAGE_BYTES
+    path.write_bytes(written)
+    before = [0]  # what he saw
+    monkeypatch.setattr(files, "size", lambda fd: before.pop() if before else layout.PAGE_BYTES)
+    fd = files.open_write(path)
+    try:
+        files.lengthen(fd, layout.PAGE_BYTES)
+    finally:
+        files.close(fd)
+    assert before == []
+    assert path.read_bytes() == written
+
+
+def test_who_finds_it_being_made_waits_for_that(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    maker, other = files.create(path), files.create(path, exclusive=False)
+    assert files.lock(maker, shared=False)
+    waiting = threading.Thread(target=files.lengthen, args=(other, 4096))
+    waiting.start()
+    try:
+        files.write(maker, b"made".ljust(4096, b"\0"), 0)
+        waiting.join(10)
+        assert not waiting.is_alive()
+        assert path.read_bytes()[:4] == b"made"
+    finally:
+        files.close(maker)
+        waiting.join(10)
+        files.close(other)
+
+
+def test_of_two_who_find_a_page_of_another_boot_one_recovers_and_the_other_joins(tmp_path: Path) -> None:
+    """While somebody else looks at it, so that neither is alone at once. Each with his share in hand, neither ever would be."""
+    with Queue(tmp_path / "q", file_size=65536) as q:
+        q.append(b"x")
+    page = tmp_path / "q" / ".lock"
+    with page.open("r+b") as f:
+        f.seek(16)
+        f.write(b"another boot....")
+    reader = Control(page, read_only=True)
+    reader.share()
+    opened: list[Queue] = []
+    comers = [threading.Thread(target=lambda: opened.append(Queue(tmp_path / "q"))) for _ in range(3)]
+    for comer in comers:
+        comer.start()
+    reader.close()
+    for comer in comers:
+        comer.join(20)
+    try:
+        assert len(opened) == len(comers)
+        assert sum(q.recovery.how == "joined" for q in opened) == len(comers) - 1
+    finally:
+        for q in opened:
+            q.close()
+
+
+def test_an_open_that_fails_keeps_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Queue(tmp_path / "q", file_size=65536) as q:
+        q.append(b"x")
+    real, made = files.create, []
+
+    def create(path: Path, *, exclusive: bool = True) -> int:
+        if path.name == ".grow":
+            made.append(path)
+            if len(made) % 2 == 0:
+                raise OSError(24, "too many open files")
+        return real(path, exclusive=exclusive)
+
+    monkeypatch.setattr(files, "create", create)
+    before = sorted(p.name for p in Path("/proc/self/fd").iterdir())
+    for _ in range(5):
+        with pytest.raises(OSError, match="too many open files"):
+            Queue(tmp_path / "q")
+    assert sorted(p.name for p in Path("/proc/self/fd").iterdir()) == before
