@@ -112,3 +112,11 @@ def test_nor_where_frames_do_not_prove_themselves(yard: Yard, use: str, monkeypa
     tried = try_workload(yard, use, ["larger", "larger"], SEED, 300, lengths_in_order=False, done=0)
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 60
+
+
+def test_a_batch_of_a_sink_to_files_that_grow_is_whole_or_absent(yard: Yard) -> None:
+    """Every state: it comes again, so a part of it that stayed would be there twice."""
+    tried = try_workload(yard, "topic-sink", ["batch", "batch"], SEED, 1 << 20, done=1)
+    assert not tried.failures, tried.failures[0]
+    assert tried.whole
+    assert tried.cases > 50

@@ -10,7 +10,7 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,10 +28,10 @@ from penstock import (
     journal,
     kernel,
 )
-from penstock.formats import queue as queue_format
 from penstock.storage import bulk
 from penstock.storage.janitor import Janitor
 from penstock.storage.ledger import Ledger
+from penstock.storage.log import Log
 from penstock.testing.state import Boot
 from penstock.topic import topics
 from tests.channel_crash.story import Story
@@ -660,6 +660,8 @@ class Batches:
 
 
 class SinkUse(Use):
+    """To a queue."""
+
     name = "sink"
     ops = ("batch", "again", "other", "reopen")
     long = ("batch", "again", "batch", "other", "batch", "reopen", "again", "batch")
@@ -671,20 +673,32 @@ class SinkUse(Use):
     def now(self) -> Batches:
         return self._told
 
+    @classmethod
+    def _opened(cls, path: Path) -> Any:
+        """Something to close, and the log in it."""
+        return Queue(path, file_size=FILE_SIZE, index_interval=INTERVAL)
+
+    @staticmethod
+    def _log(q: Any) -> Log:
+        log: Log = q._open_log()
+        return log
+
     def open(self) -> None:
-        self.q = Queue(self.path, file_size=FILE_SIZE, index_interval=INTERVAL)
+        self.q = self._opened(self.path)
 
     def close(self) -> None:
         self.q.close()
 
-    @staticmethod
-    def _payloads(number: int) -> list[bytes]:
-        return [payload(100 * number + i, size) for i, size in enumerate([700, 40, 900] if number % 2 else [60])]
+    @classmethod
+    def _parts(cls, number: int) -> list[list[bytes]]:
+        """What each task of a batch has."""
+        return [[payload(100 * number + i, size) for i, size in enumerate([700, 40, 900] if number % 2 else [60])]]
 
     @classmethod
-    def _commit(cls, q: Queue, number: int) -> bool:
-        frames = kernel.encode_many(queue_format.SPEC, cls._payloads(number))
-        return Ledger(q._open_log()).append("query", number, [bulk.Part(frames, None)])
+    def _commit(cls, q: Any, number: int) -> bool:
+        log = cls._log(q)
+        parts = [bulk.Part(kernel.encode_many(log.fmt.SPEC, payloads), None) for payloads in cls._parts(number)]
+        return Ledger(log).append("query", number, parts)
 
     def batch(self) -> None:
         self._told = replace(self._told, doing=True)
@@ -702,25 +716,58 @@ class SinkUse(Use):
 
     @classmethod
     def judge(cls, path: Path, told: Batches, boot: Boot) -> int:
-        with Queue(path, file_size=FILE_SIZE, index_interval=INTERVAL) as q:
-            must(not q.recovery.damage, "nothing is taken for damage", q.recovery.damage)
+        with closing(cls._opened(path)) as q:
+            must(not cls._log(q).recovery.damage, "nothing is taken for damage", cls._log(q).recovery.damage)
             before = cls._there(q)
-            wanted = [p for number in range(told.done) for p in cls._payloads(number)]
-            both = [*wanted, *cls._payloads(told.done)] if told.doing else wanted
+            wanted = cls._payloads(range(told.done))
+            both = cls._payloads(range(told.done + told.doing))
             must(before in (wanted, both), "batches are there whole, and all that were acknowledged", before, wanted)
             for number in (max(0, told.done - 1), told.done):
                 cls._commit(q, number)
             after = cls._there(q)
-            wanted = [p for number in range(told.done + 1) for p in cls._payloads(number)]
+            wanted = cls._payloads(range(told.done + 1))
             must(after == wanted, "each batch is there once", after, wanted)
         return len(before)
 
+    @classmethod
+    def _payloads(cls, numbers: range) -> list[bytes]:
+        return [p for number in numbers for part in cls._parts(number) for p in part]
+
     @staticmethod
-    def _there(q: Queue) -> list[bytes]:
+    def _there(q: Any) -> list[bytes]:
         with q.tailer() as tailer:
             return [m.payload for m in tailer if m.payload != b"other"]
 
 
+class TopicSinkUse(SinkUse):
+    """To a topic, whose files grow: of a batch that came in part nothing may stay, or it would be there twice."""
+
+    name = "topic-sink"
+
+    @classmethod
+    def _opened(cls, path: Path) -> Any:
+        return Topics(path, linger_s=0, segment_bytes=SEGMENT_BYTES)
+
+    @staticmethod
+    def _log(q: Any) -> Log:
+        log: Log = q.topic("t")._part(0).log
+        return log
+
+    def other(self) -> None:
+        self.q.topic("t").publish(b"other", partition=0).wait()
+
+    @classmethod
+    def _parts(cls, number: int) -> list[list[bytes]]:
+        """Of two tasks; with an empty record, and one of nothing but zeros: a file that is longer than what was written looks so."""
+        first = payload(100 * number, 20)
+        return [[first, b""], [bytes(700), payload(100 * number + 3, 30)]] if number % 2 else [[first]]
+
+    @staticmethod
+    def _there(q: Any) -> list[bytes]:
+        with q.topic("t").tailer() as tailer:
+            return [m.payload for m in tailer if m.payload != b"other"]
+
+
 USES: dict[str, type[Use]] = {
-    use.name: use for use in (QueueUse, ChannelUse, JournalUse, TopicUse, CursorsUse, SinkUse)
+    use.name: use for use in (QueueUse, ChannelUse, JournalUse, TopicUse, CursorsUse, SinkUse, TopicSinkUse)
 }

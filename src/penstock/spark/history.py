@@ -6,6 +6,8 @@ comes once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +62,12 @@ class History:
     def first_at(self, us: int) -> int:
         """The first record that is not older than `us`; the end when all are."""
         alone = [segment for segment in self.segments if listing.without(segment.base, segment.next, self.archived)]
-        for one in sorted(
-            (*self.files, *alone), key=lambda one: one.first if isinstance(one, ArchivedFile) else one.base
-        ):
-            found = self._first_in(one, us) if isinstance(one, ArchivedFile) else self._first_of(one, us)
+        looks: list[tuple[int, Callable[[int], int | None]]] = [
+            *((file.first, partial(self._first_in, file)) for file in self.files),
+            *((segment.base, partial(self._first_of, segment)) for segment in alone),
+        ]
+        for _, look in sorted(looks, key=lambda place: place[0]):
+            found = look(us)
             if found is not None:
                 return min(self.end, found)
         return self.end

@@ -335,7 +335,7 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
         on_place(batch)
         control.announce(now.end + need, now.next + count)
         try:
-            _write(log, frames, now, batch, control.last_us)
+            _write(log, control, frames, now, batch)
         except OSError as error:
             growing.cut(log.path, log.fmt, now.segment, now.end, now.next - now.base)
             control.settle(now.end, now.next)
@@ -350,15 +350,19 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
     return batch
 
 
-def _write(log: Log, frames: _Frames, now: Active, batch: Batch, last_us: int) -> None:
+def _write(log: Log, control: Control, frames: _Frames, now: Active, batch: Batch) -> None:
+    """The companion first, and on the disk: its entries tell a part of the batch, which a power cut may leave, from the whole."""
     paths, at, sequence = log.directory.paths(now.segment), now.end, now.next
     points = frames.index(now.base, Place(now.end, now.next)) if log.fmt.INDEXED else (0, b"")
-    with files.opened(paths.data, write=True) as fd, files.opened(paths.times, write=True) as times:
-        for i, entries in enumerate(frames.entries(batch.us, last_us)):
-            frames.write(i, fd, at)
-            files.write(times, entries, companion.length(log.fmt.SPEC, sequence - now.base))
-            at += len(frames.views[i])
+    with files.opened(paths.times, write=True) as fd:
+        for entries in frames.entries(batch.us, control.last_us):
+            files.write(fd, entries, companion.length(log.fmt.SPEC, sequence - now.base))
             sequence += len(entries) // companion.entry_bytes(log.fmt.SPEC)
+        span.guard_sync(log.directory, control, lambda: files.sync(fd))
+    with files.opened(paths.data, write=True) as fd:
+        for i, view in enumerate(frames.views):
+            frames.write(i, fd, at)
+            at += len(view)
     if points[1]:
         _write_index(log, now, *points)
 
