@@ -45,6 +45,7 @@ from penstock.storage.offsets import DURABLE, WRITTEN, Offsets
 from penstock.storage.places import Places
 from penstock.storage.ranges import Ranges
 from penstock.storage.report import Recovery
+from penstock.storage.retention import retire
 from penstock.storage.settings import Settings, settle
 from penstock.storage.shrink import clear_leftovers, clear_orphans, compress_sealed
 from penstock.storage.span import guard_sync
@@ -562,7 +563,7 @@ class Channel(AsyncClosable, Generic[T]):
         for info in sorted((s for s in log.finished().values() if s.sealed), key=lambda s: s.id):
             # Before looking at who has passed it: whoever does so from now on asks for another look.
             self._watch(self._places.end_of(info))
-            if not self._passed_by_all(info) or not log.retire(info, unless=lambda s: not self._passed_by_all(s)):
+            if not self._passed_by_all(info) or not retire(log, info, lambda s: not self._passed_by_all(s)):
                 break
         else:
             self._watch(NEVER)

@@ -16,7 +16,8 @@ from penstock.formats import journal
 from penstock.inspect import FormatName, find, format_of
 from penstock.spark.options import WriteOptions
 from penstock.spark.target import Layout, Target, opened
-from penstock.storage import bulk, files
+from penstock.storage import bulk, files, retention
+from penstock.storage.ledger import Ledger
 from penstock.storage.log import Log
 from tests.queue.dying import Countdown, Zygote, die, open_zygote
 
@@ -257,3 +258,69 @@ def test_a_death_at_any_call_leaves_the_batch_there_once_or_not_at_all(
         if (path.parent / "through").exists():
             break
     assert all(came_again.values()), "some died before it was there, some after"
+
+
+def cut_short(path: Path, format: FormatName, monkeypatch: pytest.MonkeyPatch, *, after: int) -> None:
+    """A batch whose writer dies when it has stored the ledger so often: 1 is before the first byte, 2 after the last."""
+    stored = 0
+    real = Ledger._store
+
+    def store(self: Ledger, state: Any) -> None:
+        nonlocal stored
+        stored += 1
+        if stored == 2:
+            raise SystemExit
+        real(self, state)
+        if after == 1:
+            raise SystemExit
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Ledger, "_store", store)
+        with pytest.raises(SystemExit):
+            append(path, format, 1, SECOND)
+
+
+@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("format", ["queue", "topic"])
+def test_what_tells_of_a_batch_that_was_cut_short_is_not_removed_before_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: FormatName, after: int
+) -> None:
+    """Others append where the batch was to lie, and retention removes what they wrote: then nothing would tell any more."""
+    path = tmp_path / "log"
+    assert append(path, format, 0, FIRST)
+    cut_short(path, format, monkeypatch, after=after)
+    with opened(target(path, format)) as others:
+        log = others._ledger._log
+        for _ in range(40):
+            bulk.append(log, [part(format, [b"theirs" * 100] * 6)], lambda batch: None)
+            log.sync()
+        assert retention.drop(log, log.next_sequence)
+        assert log.first_sequence > len(FIRST) + len(SECOND)
+    assert append(path, format, 1, SECOND) == (after == 1)
+    assert (payloads(path, format)[-len(SECOND) :] == SECOND) == (after == 1)
+
+
+def test_nothing_is_removed_while_somebody_asks(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    append(path, "queue", 0, FIRST)
+    with opened(target(path, "queue")) as log:
+        for number in range(1, 4):
+            log.append("writer", number, [part("queue", SECOND)])
+        with log._ledger._locked():
+            assert retention.drop(log._ledger._log, 1 << 40) == []
+        assert retention.drop(log._ledger._log, 1 << 40)
+
+
+def test_a_batch_that_was_removed_was_there_though_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    append(path, "queue", 0, FIRST)
+    with opened(target(path, "queue")) as log:
+        log._ledger._log.roll_now()
+        monkeypatch.setattr(Ledger, "settle", lambda self: True)  # by other means than ours
+        retention.drop(log._ledger._log, 1 << 40)
+        found = bulk.spans(log._ledger._log)
+        assert [(span.base, span.next) for span in found] == [(len(FIRST), len(FIRST))]
+        assert bulk.holds(found, bulk.Batch(0, len(FIRST), 1, "", ""))
+        assert not bulk.holds(found, bulk.Batch(len(FIRST), 1, 1, "", ""))

@@ -221,7 +221,7 @@ class _Span:
 
 def holds(segments: Iterable[Span], batch: Batch) -> bool:
     """Whether a log of these segments has a batch. What was removed since it was appended was there."""
-    found = [span for span in segments if span.next > span.base]
+    found = list(segments)
     if not found or found[-1].next < batch.first + batch.count:
         return False
     if batch.first < found[0].base:

@@ -8,11 +8,12 @@ byte of the batch; so after a crash the log itself says whether the batch is the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.errors import NotALog
 from penstock.storage import bulk, checked, files
 from penstock.storage.log import Log
 
@@ -65,6 +66,17 @@ class Ledger:
             if state.done.pop(writer, None) is not None:
                 self._store(state)
 
+    def settle(self) -> bool:
+        """Resolve an intent that was left, before records are removed that tell whether its batch is there. False when somebody is at work
+        here, who does so himself, or when the ledger cannot be read."""
+        if not files.exists(self._path):
+            return True
+        with suppress(NotALog), self._locked(wait=False) as alone:
+            if alone:
+                self._settled()
+                return True
+        return False
+
     def _settled(self) -> _State:
         """What holds, with an intent that was left resolved: its batch is in the log, or never will be."""
         state = self._load()
@@ -83,11 +95,10 @@ class Ledger:
     # ---- the file ----
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, *, wait: bool = True) -> Iterator[bool]:
         fd = files.create(self._path.with_name("ledger.lock"), exclusive=False)
         try:
-            files.lock(fd, shared=False)
-            yield
+            yield files.lock(fd, shared=False, wait=wait)
         finally:
             files.close(fd)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from penstock.options import Retention
 from penstock.storage import files
+from penstock.storage.ledger import Ledger
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 
@@ -42,10 +43,15 @@ def apply(log: Log, retention: Retention, held: Held | None = None) -> list[Segm
     """Delete what may go; what was deleted."""
     gone = []
     for info in expired(log, retention, held):
-        if not log.retire(info, unless=lambda info: _is_held(log, retention, info, held)):
+        if not retire(log, info, lambda info: _is_held(log, retention, info, held)):
             break
         gone.append(info)
     return gone
+
+
+def retire(log: Log, info: SegmentInfo, unless: Held) -> bool:
+    """Delete a sealed segment, unless it is needed: by a reader, or to tell whether a batch that was cut short is in the log."""
+    return Ledger(log).settle() and log.retire(info, unless=unless)
 
 
 def drop(log: Log, below: int) -> list[SegmentInfo]:
@@ -54,7 +60,7 @@ def drop(log: Log, below: int) -> list[SegmentInfo]:
     log.seal_finished()
     now, gone = log.active(), list[SegmentInfo]()
     for info in sorted((s for s in log.finished().values() if s.sealed and s.id < now.segment), key=lambda s: s.id):
-        if info.next > below or not log.retire(info, unless=lambda info: _is_held(log, Retention(), info)):
+        if info.next > below or not retire(log, info, lambda info: _is_held(log, Retention(), info)):
             break
         gone.append(info)
     return gone
