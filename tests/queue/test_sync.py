@@ -13,6 +13,7 @@ import pytest
 
 from penstock import DiskFull, Flush, LogBusy, Queue, Roll, SyncFailed
 from penstock.storage import files
+from penstock.storage.directory import Directory
 from penstock.storage.janitor import Janitor
 from tests.queue.crash import Child, Disk, Image, Yard, fill_disk, never_seal, numbered, open_yard, payload, records
 from tests.support import until
@@ -56,6 +57,8 @@ def test_a_sync_puts_the_data_and_its_name_on_the_disk(path: Path, disk: Disk) -
         data = Image.take(path).data
         assert data in disk.synced
         assert data.rsplit("/", 1)[0] + "/" in disk.synced
+        year, month, day, _ = data.split("/")  # whoever made these may have died before he synced their names
+        assert {f"{year}/", f"{year}/{month}/", f"{year}/{month}/{day}/"} <= set(disk.synced)
 
 
 def test_a_sync_covers_every_segment_since_the_last_one(
@@ -310,6 +313,33 @@ def test_a_failed_sync_stops_every_process_until_all_have_closed(path: Path, dis
         assert q.recovery.moved_bytes > 0
         assert records(q) == numbered([b"0", b"1"])
         assert q.append(b"2") == 2
+
+
+def test_a_death_over_moving_records_when_the_last_file_was_empty(
+    path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The empty one is listed nowhere, and is older than the copies: it is not what goes on."""
+    q = Queue(path, file_size=8192)
+    q.append(b"0")
+    q.sync()
+    for i in range(1, 6):
+        q.append(b"%d" % i)
+    q._open_log().roll_now()
+    poison(q, disk)
+    q.close()
+    disk.fail = lambda name: False
+
+    def die(self: Directory, segment_id: int) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Directory, "delete", die)
+        with pytest.raises(SystemExit):
+            Queue(path)
+    for _ in range(2):
+        with Queue(path) as q:
+            assert records(q) == numbered([b"%d" % i for i in range(6)])
+            assert q.first_sequence == 0
 
 
 def test_flush_each_raises_when_its_sync_fails_though_the_record_can_be_read(path: Path, disk: Disk) -> None:

@@ -151,7 +151,7 @@ class Directory:
         for path in self.paths(segment_id).made():
             with files.opened(path, write=True) as fd:
                 files.sync(fd)
-        files.sync_directory(self.paths(segment_id).data.parent)
+        self.paths(segment_id).sync_names()
 
     def is_prepared(self, segment_id: int) -> bool:
         return segment.is_prepared(self.path, self.fmt, segment_id)

@@ -418,11 +418,11 @@ class Log:
         return self.writing.on(now) if isinstance(self.writing, Mapped) else None
 
     def _sync_file(self, control: Control, segment_id: int) -> None:
-        path = self.path / self.fmt.name(segment_id)
+        paths = self.directory.paths(segment_id)
         with self._unless_gone(control, segment_id):
-            with files.opened(path) as fd:
+            with files.opened(paths.data) as fd:
                 files.sync(fd)
-            files.sync_directory(path.parent)
+            paths.sync_names()
 
     @contextmanager
     def _unless_gone(self, control: Control, segment_id: int) -> Iterator[None]:

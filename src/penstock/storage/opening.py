@@ -261,10 +261,11 @@ def _first_unsealed(directory: Directory, manifest: Manifest, tail: Tail) -> Mar
 def _sync_unsealed(directory: Directory, manifest: Manifest, opening: Opening) -> None:
     """Put what may not be on the disk of the finished segments there; the last one's was just before."""
     for info in manifest.ordered():
-        path = directory.paths(info.id).data
-        if not info.sealed and path.exists():
-            with files.opened(path) as fd:
+        paths = directory.paths(info.id)
+        if not info.sealed and paths.data.exists():
+            with files.opened(paths.data) as fd:
                 opening.sync(fd)
+            paths.sync_names()
     files.sync_directory(directory.path)
 
 
@@ -312,7 +313,7 @@ def _drop_leftovers(directory: Directory, control: Control, manifest: Manifest, 
         base = directory.base_of(segment_id) if segment_id not in manifest.segments else None
         if manifest.is_gone(segment_id) or (base is not None and base < manifest.retired_next):
             directory.delete(segment_id)
-        elif base is not None and any(s.base <= base < s.next and s.id > segment_id for s in finished):
+        elif base is not None and any(s.base <= base <= s.next and s.id > segment_id for s in finished):
             opening.set_aside(segment_id)
         elif manifest.retired_next and segment_id < min((s.id for s in finished), default=last):
             paths = directory.paths(segment_id)

@@ -14,6 +14,7 @@ import threading
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -86,6 +87,12 @@ class SegmentPaths:
         self.indexed = fmt.INDEXED
         packed = fmt.compressed_name(segment)
         self.packed = top / packed if packed else None
+
+    def sync_names(self) -> None:
+        """Put the names of its files on the disk, and those of the directories that they are in, up to the log's: whoever made one of
+        these may have died before he did, or have failed."""
+        for place in islice(self.data.parents, self.name.count("/") + 1):
+            files.sync_directory(place)
 
     def made(self) -> tuple[Path, ...]:
         """The files that a segment begins with."""
@@ -370,7 +377,7 @@ class WriteSegment:
         """The records are on the disk, and so is the file's name."""
         files.sync(self.fd)
         if not self._names_synced:
-            files.sync_directory(self.paths.data.parent)
+            self.paths.sync_names()
             self._names_synced = True
 
     def __del__(self) -> None:
@@ -408,7 +415,7 @@ def seal(top: Path, fmt: Format, segment: int, count: int, end: int, interval: i
         files.sync(fd)
     finally:
         files.close(fd)
-    files.sync_directory(paths.data.parent)
+    paths.sync_names()
 
 
 def read_companion(paths: SegmentPaths, spec: FrameSpec, base: int) -> mmap.mmap | bytes:
