@@ -485,3 +485,19 @@ def test_a_listed_file_that_is_missing_is_damage(five: Queue, path: Path) -> Non
         t.read()
     t = five.tailer(at=1, on_corrupt="skip")
     assert [m.sequence for m in t] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_is_removed_while_a_log_is_verified_is_no_damage(path: Path, read_only: bool) -> None:
+    with Queue(path, file_size=65536, roll=Roll.count(10)) as owner:
+        for i in range(55):
+            owner.append(b"%d" % i)
+        gone: list[Any] = []
+
+        def progress(done: int, total: int) -> None:
+            if not gone:
+                gone.extend(retention.drop(owner._open_log(), 30))
+
+        with Queue(path, verify_on_startup=progress, read_only=read_only) as other:
+            assert len(gone) == 3
+            assert other.recovery.damage == []

@@ -116,9 +116,20 @@ def test_times_of_their_own(tmp_path: Path, format: FormatName) -> None:
     assert before <= times[4] <= files.now_us()
     assert times[:4] == [1000, 3000, 3000, 4000]
     if format == "journal":  # every open of it is a log of its own
-        assert times[5:] == [0, 5000]
+        assert times[5:] == [5000, 5000]
     else:
         assert times[5:] == [times[4]] * 2
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_record_without_a_time_has_that_of_the_one_before(tmp_path: Path, format: FormatName) -> None:
+    """The first ones have the next that is known, or that of the append. None has none: its sign says whether the batch goes on."""
+    path = tmp_path / "log"
+    assert append(path, format, 0, [b"a", b"b", b"c"], [b"d"], times=[[0, 3000, 0], [-5]])
+    assert [us for _, us in there(path, format)] == [3000] * 4
+    before = files.now_us()
+    assert append(tmp_path / "none", format, 0, [b"a", b"b"], times=[[0, 0]])
+    assert all(before <= us <= files.now_us() for _, us in there(tmp_path / "none", format))
 
 
 def test_the_index_leads_to_every_part_of_a_batch(tmp_path: Path) -> None:

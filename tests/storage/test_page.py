@@ -11,6 +11,8 @@ from penstock import Queue
 from penstock.kernel import layout
 from penstock.storage import files
 from penstock.storage.control import Control
+from penstock.storage.segment import WriteSegment
+from penstock.storage.span import finish_appends
 
 
 def test_one_who_found_it_short_a_while_ago_wipes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,3 +90,21 @@ def test_an_open_that_fails_keeps_no_descriptor(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(OSError, match="too many open files"):
             Queue(tmp_path / "q")
     assert sorted(p.name for p in Path("/proc/self/fd").iterdir()) == before
+
+
+def test_only_what_has_blocks_is_wiped_of_an_append_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is announced before there are any; to touch a map where there are none kills on a full disk."""
+    wiped: list[tuple[int, ...]] = []
+    with Queue(tmp_path / "q", file_size=1 << 20) as q:
+        q.append(b"x")
+        log = q._open_log()
+        assert log.control is not None
+        now, have = log.control.active(), log.control.allocated
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(WriteSegment, "zero", lambda self, *given: wiped.append(given))
+            log.control.announce(1 << 20, now.next + 100_000)
+            finish_appends(log.directory, log.control, log.manifest)
+        assert wiped == [(now.end, have[0], now.next, have[1])]
+        assert log.control.dirty is None

@@ -246,6 +246,25 @@ def test_shares_are_even_and_change_when_members_come_and_go(path: Path) -> None
         assert [p.name for p in (t.path / ".groups" / "g").iterdir() if p.name.startswith("member")] == []
 
 
+def test_partitions_that_are_added_have_an_owner(path: Path) -> None:
+    """Also if some members joined before that, and in another process."""
+    with open_topics(path) as here, open_topics(path) as there:
+        first = here.topic("t", 2).group("g")
+        there.topic("t").add_partitions(6)
+        second = there.topic("t").group("g")
+
+        def owned() -> list[int]:
+            for member in (first, second):
+                member.poll(0)
+            return sorted([*first.partitions, *second.partitions])
+
+        until(lambda: owned() == list(range(6)), "everything has an owner")
+        assert len(first.partitions) == len(second.partitions) == 3
+        here.topic("t").publish_many([b"x"] * 6).wait()
+        first.close()
+        second.close()
+
+
 def test_partitions_are_given_up_when_what_was_taken_is_committed(path: Path) -> None:
     with open_topics(path) as logs:
         t = logs.topic("t", partitions=2)

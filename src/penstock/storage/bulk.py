@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock import kernel
-from penstock.errors import DiskFull, SyncFailed
+from penstock.errors import DiskFull, InvalidPayload, PenstockError, SyncFailed
 from penstock.kernel import Buffer, FrameSpec, Scan
 from penstock.storage import companion, files, growing, index, span
 from penstock.storage.buffered import Buffered
@@ -121,7 +121,10 @@ class _Frames:
             yield raw
 
     def _timed(self, raw: bytes, times: Buffer, us: int, last_us: int, goes_on: bool) -> tuple[bytes, int]:
-        own = [min(us, time) for time in accumulate(memoryview(times).cast("B").cast("q"), max, initial=last_us)][1:]
+        given = memoryview(times).cast("B").cast("q")
+        if last_us <= 0:  # nothing before it has a time: what has none has that of the first which has
+            last_us = next((time for time in given if time > 0), us)
+        own = [min(us, time) for time in accumulate(given, max, initial=last_us)][1:]
         words = array("q", raw)
         signs = array("q", (-time for time in own))
         if not goes_on:
@@ -184,7 +187,12 @@ def append(log: Log, parts: Sequence[Part], on_place: OnPlace, *, history: bool 
         log.check_not_closing()
         if control.poison:
             raise SyncFailed(log.path, control.poison)
-        done = _append_mapped(log, control, frames, on_place)
+        try:
+            done = _append_mapped(log, control, frames, on_place)
+        except OSError as error:
+            if is_full(error) and not isinstance(error, PenstockError):
+                raise DiskFull(log.path, frames.bytes) from error
+            raise
         control.page.ring()
     log.on_work()
     return done
@@ -295,6 +303,11 @@ def _append_spanning(log: Log, control: Control, frames: _Frames, on_place: OnPl
     """More than one file: record by record, as any batch of that size. All have the time of the append."""
     payloads = [payload for view in frames.views for payload in _payloads(log.fmt.SPEC, view)]
     sizes = [len(payload) + log.fmt.SPEC.overhead for payload in payloads]
+    if max(sizes) > log.directory.capacity:
+        raise InvalidPayload(
+            f"{log.path}: a record of {max(sizes) - log.fmt.SPEC.overhead} bytes does not fit a file of {log.file_size}; make the log "
+            "with larger ones"
+        )
     now = control.active()
     if now.next > now.base:
         log.mapped.go_on(control, now)

@@ -51,7 +51,7 @@ class Claims:
 
     def __init__(self, top: Path, count: int) -> None:
         self._top = top
-        self._count = count
+        self.count = count  # may become more
         self._gone = "this member was closed; join again"
         self._fds: dict[str, int] = {}  # every file that is open here, also while its lock is only tried for
         self._mine: dict[int, int] = {}  # and a number for each time that one was taken
@@ -152,7 +152,7 @@ class Claims:
         self._look_at = time.monotonic() + _LOOK_S
         self._drop_strays()
         live = self._live()
-        give, take, room = plan(self._mine, self._count, len(live), live.index(self._name))
+        give, take, room = plan(self._mine, self.count, len(live), live.index(self._name))
         for thing in give:
             if room >= 0:
                 break

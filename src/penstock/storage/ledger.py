@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import NotALog
+from penstock.errors import DiskFull, NotALog
 from penstock.storage import bulk, checked, files
+from penstock.storage.directory import is_full
 from penstock.storage.log import Log
 
 
@@ -107,7 +108,12 @@ class Ledger:
         return checked.load(self._path, step, _shape) or _State()
 
     def _store(self, state: _State) -> None:
-        checked.store(self._path, asdict(state))
+        try:
+            checked.store(self._path, asdict(state))
+        except OSError as error:
+            if is_full(error):
+                raise DiskFull(self._path, 0) from error
+            raise
 
 
 def _shape(found: Any) -> _State:

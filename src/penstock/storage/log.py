@@ -190,7 +190,8 @@ class Log:
         now = self.active()
         begin = self.directory.begin_of(now.segment)
         active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0, begin=begin)
-        check(self.directory, [*(s for s in self.manifest.ordered() if s.id < now.segment), active], self.recovery)
+        finished = [s for s in self.manifest.ordered() if s.id < now.segment]
+        check(self.directory, [*finished, active], self.recovery, lambda info: info.next <= self.first_sequence)
 
     def become_live(self) -> bool:
         """A read-only log that was closed when opened: has a writer come?"""

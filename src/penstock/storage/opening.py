@@ -6,6 +6,7 @@ the directory. Called by `Log` under the exclusive lock on the control page (`su
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -157,10 +158,18 @@ def survey(
     return tail, opening.report
 
 
-def check(directory: Directory, segments: list[SegmentInfo], report: Recovery) -> None:
-    """Verify every record of these segments, and report what is damaged."""
+def check(
+    directory: Directory,
+    segments: list[SegmentInfo],
+    report: Recovery,
+    is_gone: Callable[[SegmentInfo], bool] = lambda info: False,
+) -> None:
+    """Verify every record of these segments, and report what is damaged. Of one whose file is missing it is asked whether it was removed
+    meanwhile."""
     for info in segments:
         seg = directory.read(info.id, info.base, listed=True)
+        if not len(seg.data) and is_gone(info):
+            continue
         if seg.header_error and len(seg.data):
             report.damage.append(seg.header_error)
         if seg.header.begin != info.begin and not seg.header_error:

@@ -88,8 +88,11 @@ def _cut_back(directory: Directory, control: Control, now: Active, dirty: Dirty 
 
 
 def _withdraw(directory: Directory, control: Control, seg: WriteSegment, now: Active, end: int, next_: int) -> None:
-    """Wipe what was written beyond the end of the log, with the later files of a batch over several."""
-    guard_sync(directory, control, lambda: seg.zero(now.end, end, now.next, max(now.next, next_)))
+    """Wipe what was written beyond the end of the log, with the later files of a batch over several. It was announced before there were
+    blocks for it, and where there are none, to touch the map may kill."""
+    have = control.allocated
+    end, next_ = max(now.end, min(end, have[0])), max(now.next, min(next_, have[1]))
+    guard_sync(directory, control, lambda: seg.zero(now.end, end, now.next, next_))
     if control.span is not None:
         for later in [s for s in directory.segments() if s > now.segment]:
             directory.delete(later)

@@ -44,7 +44,7 @@ class GroupMember(Closable):
         self,
         top: Path,
         name: str,
-        count: int,
+        count: Callable[[], int],
         at: Literal["start", "end"],
         on_corrupt: OnCorrupt,
         part: Callable[[int], OpenPartition],
@@ -66,7 +66,8 @@ class GroupMember(Closable):
         self._lock = threading.Lock()  # one may be closed while it polls; not held while it waits
         LogReader(part(0).log, on_corrupt)  # refuses what there is not
         part(0).log.cursors.load(name)
-        self._claims = Claims(top / ".groups" / name, count)
+        self._count = count
+        self._claims = Claims(top / ".groups" / name, count())
         try:
             self._settle()
         except BaseException:
@@ -82,6 +83,7 @@ class GroupMember(Closable):
 
     def _settle(self) -> None:
         """Take partitions that are free, and give some back if this member has more than its share."""
+        self._claims.count = self._count()  # partitions may have been added: every member must know of the same
         gained, lost = self._claims.settle(self._may_give)
         self._gained = (self._gained - lost) | gained
         for partition in lost:

@@ -89,7 +89,8 @@ class Topic:
 
     def add_partitions(self, partitions: int) -> None:
         """Have so many partitions from now on. Messages with a key go elsewhere then: `partition_of` depends on how many
-        there are. Other processes see them when they open the topic anew."""
+        there are. Other processes see them when they open the topic anew, or, where they have a member of a group, at its next look
+        around."""
         with self._lock, files.opened(self.path) as fd, _full_disk_told(self.path):
             self._topics._writable()
             files.lock(fd, shared=False)  # another process may be at it too
@@ -104,6 +105,14 @@ class Topic:
                 self._settings = {**self._settings, "partitions": partitions}
                 metadata.change(self.path, self._settings)
             self._grow(partitions)
+
+    def _partitions_now(self) -> int:
+        """How many there are, whoever has added some."""
+        found = metadata.load(self.path)
+        with self._lock:
+            if found is not None and found["partitions"] > len(self._parts):
+                self._grow(found["partitions"])
+            return len(self._parts)
 
     def _grow(self, partitions: int) -> None:
         self._parts += [None] * (partitions - len(self._parts))
@@ -268,7 +277,7 @@ class Topic:
         goes to one of them. `at` is where a group starts in a partition that it has no place for. With `on_corrupt="skip"`
         damaged messages are stepped over, and named in the member's `losses`."""
         self._topics._writable()
-        member = GroupMember(self.path, name, self.partitions, at, on_corrupt, self._here)
+        member = GroupMember(self.path, name, self._partitions_now, at, on_corrupt, self._here)
         self._members.add(member)
         return member
 
