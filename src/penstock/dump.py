@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, TextIO
 from penstock.errors import InvalidOption
 from penstock.inspect.rows import Row
 from penstock.storage import files
-from penstock.storage.segment import private_name
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,7 +24,7 @@ Advance = Callable[[int], None]
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A name to write to, which becomes `path` when it is done and on the disk, and goes if it fails."""
-    temporary = private_name(path)
+    temporary = files.temporary(path)
     try:
         yield temporary
         with files.opened(temporary, write=True) as fd:

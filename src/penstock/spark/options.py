@@ -164,10 +164,10 @@ class _Options:
         value = self.text(name)
         if value is None:
             return None
-        local = value.removeprefix("file://")
-        if not Path(local).is_dir():
-            raise InvalidOption(f"{name}: {local} is no directory; `penstock spark archive` makes an archive")
-        return local
+        place = local(value)
+        if not Path(place).is_dir():
+            raise InvalidOption(f"{name}: {place} is no directory; `penstock spark archive` makes an archive")
+        return place
 
     def paths(self) -> list[str]:
         listed = self.text("paths")
@@ -191,13 +191,21 @@ def _offsets(name: str, value: str) -> Offsets:
     return out
 
 
+def local(path: str) -> str:
+    """A path without the scheme that Spark's own are written with."""
+    return path.removeprefix("file://") if path.startswith("file://") else path.removeprefix("file:")
+
+
 def _matching(path: str) -> list[str]:
-    """The paths that a glob stands for; itself, if it is none."""
+    """The directories that a glob stands for; itself, if it is none. As in a shell, a name that begins with a dot is meant only by
+    a pattern that does: what a sink or an overwrite puts beside logs is none."""
     first = next((i for i, part in enumerate(Path(path).parts) if glob.has_magic(part)), None)
     if first is None or Path(path).exists():
         return [path]
     parts = Path(path).parts
-    return sorted(map(str, Path(*parts[:first]).glob("/".join(parts[first:]))))
+    found = [place for place in Path(*parts[:first]).glob("/".join(parts[first:])) if place.is_dir()]
+    pairs = ((place, zip(place.parts[first:], parts[first:], strict=False)) for place in found)
+    return sorted(str(place) for place, names in pairs if all(n[:1] != "." or p[:1] == "." for n, p in names))
 
 
 def all_parts(paths: Sequence[str], format: FormatName | None) -> tuple[Part, ...]:
@@ -209,8 +217,7 @@ def all_parts(paths: Sequence[str], format: FormatName | None) -> tuple[Part, ..
         if remote.is_remote(path):
             found.update(dict.fromkeys(remote.find(path, format)))
             continue
-        local = path.removeprefix("file://") if path.startswith("file:") else path
-        matching = _matching(local)
+        matching = _matching(local(path))
         if not matching:
             raise InvalidOption(f"{path}: nothing matches")
         for one in matching:
@@ -233,6 +240,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         )
     if ending is not None and ending.lower() == "earliest":
         raise InvalidOption('endingOffsets must be "latest" or JSON: nothing lies before the earliest')
+    for name in ("starting", "ending"):
+        if options.text(f"{name}Offsets") is not None and options.text(f"{name}Timestamp") is not None:
+            raise InvalidOption(f"{name}Offsets and {name}Timestamp; give one of them")
     paths = options.paths()
     limits = Limits(
         options.number("maxOffsetsPerTrigger"),
@@ -270,9 +280,11 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     path = options.text("path")
     if not path:
         raise InvalidOption('penstock needs a path: save("/data/orders"), or option("path", …)')
+    if remote.is_remote(path):
+        raise InvalidOption(f"{path}: logs are written on a local file system; write it there, and copy its directory")
     settings = {name: value for name in ("segmentBytes", "fileSize") if (value := options.number(name)) is not None}
     return WriteOptions(
-        path=path.removeprefix("file://"),
+        path=local(path),
         format=cast(FormatName | None, options.one_of("format", FORMATS)),
         topic=options.text("topic"),
         partitions=options.number("partitions"),

@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from dataclasses import replace as changed
 from pathlib import Path
 
-from penstock.errors import LogBusy
+from penstock.errors import InvalidOption, LogBusy
+from penstock.inspect import detect
 from penstock.spark import staging
 from penstock.spark.options import WriteOptions
 from penstock.spark.target import Layout, Target, publish
@@ -35,6 +36,10 @@ def replace(options: WriteOptions, layout: Layout, job: str, staged: Mapping[sta
             publish(Target(changed(options, path=str(fresh)), layout, *key), job, 0, paths, comes_again=False)
         files.make_directories(top.parent if layout.format != "topic" else top, top.parent)
         for old, new in places.values():
+            if old.is_dir() and detect(old) not in (None, layout.format):
+                raise InvalidOption(
+                    f"{old}: a {detect(old)}, not a {layout.format}; overwrite it as what it is, or remove it"
+                )
             _change_places(old, new)
     finally:
         files.remove_tree(fresh)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock import kernel
-from penstock.errors import CorruptRecord
+from penstock.errors import CorruptRecord, DataLost
 from penstock.formats import journal
 from penstock.spark.history import broken, opened
 from penstock.spark.options import OnCorrupt, ReadOptions
@@ -35,17 +35,39 @@ def read_split(options: ReadOptions, schema: StructType, split: Split) -> Iterat
 
     arrow = to_arrow_schema(schema, timezone="UTC")
     for piece in split.pieces:
-        yield from read_piece(piece, arrow, options.on_corrupt, checksum=options.checksum)
+        yield from read_piece(
+            piece, arrow, options.on_corrupt, checksum=options.checksum, fail_on_data_loss=options.fail_on_data_loss
+        )
 
 
 def read_piece(
-    piece: AnyPiece, schema: pa.Schema, on_corrupt: OnCorrupt = "fail", *, checksum: bool = True
+    piece: AnyPiece,
+    schema: pa.Schema,
+    on_corrupt: OnCorrupt = "fail",
+    *,
+    checksum: bool = True,
+    fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one piece."""
     if isinstance(piece, ArchivedPiece):
         return _archived(piece, schema)
-    reader = _Journal if piece.segment.part.format == "journal" else _Frames
-    return reader(piece, schema, on_corrupt, checksum=checksum).batches()
+    reader = (_Journal if piece.segment.part.format == "journal" else _Frames)(
+        piece, schema, on_corrupt, checksum=checksum
+    )
+    if not reader.finds_nothing or not _is_gone(piece):
+        return reader.batches()
+    told = f"{piece.segment.part.path}: offsets {piece.lo} to {piece.hi - 1} were removed while the query ran"
+    if fail_on_data_loss:
+        raise DataLost(
+            f"{told}. Give a stream the option cursor, so that retention waits for it, or set failOnDataLoss=false"
+        )
+    _log.warning("%s; going on, since failOnDataLoss is false", told)
+    return iter(())
+
+
+def _is_gone(piece: Piece) -> bool:
+    """Whether retention has removed a piece since it was planned. One that is missing for another reason is damage."""
+    return piece.segment.part.look(lambda view: view.first) >= piece.segment.next
 
 
 def _archived(piece: ArchivedPiece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -104,6 +126,11 @@ class _Frames:
             min(at.position, len(seg.data)), min(len(seg.data), piece.segment.end), self._first - at.sequence, False
         )
         self._attach(Place(found.position, at.sequence + found.count))
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether its file is empty, or not there."""
+        return not len(self._seg.data)
 
     @property
     def _first(self) -> int:

@@ -8,6 +8,7 @@ files at most, and those are swept with their batch.
 from __future__ import annotations
 
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from penstock.storage.arrow import arrow_buffers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
 
 _KINDS: Final = {
     "value": ("binary", "string"),
@@ -43,6 +45,7 @@ class Staged(WriterCommitMessage):
 
     query: str
     files: dict[staging.Key, str]
+    counts: dict[str, int]  # of partitions of each topic, when its rows were shared out
 
 
 class _Writer:
@@ -68,8 +71,7 @@ class _Writer:
 
         context = TaskContext.get()
         assert context is not None
-        query = context.getLocalProperty("sql.streaming.queryId") or self._job
-        epoch = context.getLocalProperty("streaming.sql.batchId")
+        query, epoch = self._run_by(context)
         batch = int(epoch or 0)
         # Of rows that do not say where they go, a whole micro-batch goes to one partition: run again after a crash it may be cut into
         # tasks in another way, and a row would change from a partition that has the batch already to one that has not, or back.
@@ -80,7 +82,12 @@ class _Writer:
                 for key, some in self._shared_out(rows, counts, turn, step):
                     attempt.add(key, *self._encoded(some))
                 turn += step * rows.num_rows
-        return Staged(query, attempt.files)
+        topics = {topic for topic, _ in attempt.files} if self._layout.format == "topic" else set()
+        return Staged(query, attempt.files, {topic: self._layout.count(topic, query, batch) for topic in topics})
+
+    @abstractmethod
+    def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
+        """The query, and the number of its micro-batch, if it has one."""
 
     def _encoded(self, rows: pa.RecordBatch) -> tuple[bytes, bytes | None]:
         """The rows as frames, in their order, and their times, if they have any."""
@@ -173,6 +180,10 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         super().__init__(given, schema)
         self._overwrite = overwrite
 
+    def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
+        """A job of its own, also within a query's `foreachBatch`."""
+        return self._job, None
+
     def commit(self, messages: Sequence[Any]) -> None:
         query = _query(messages) or self._job
         if self._overwrite:
@@ -188,12 +199,15 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream`."""
 
+    def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        return context.getLocalProperty("sql.streaming.queryId") or self._job, batch or "0"
+
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         query = _query(messages)
         if query is not None:
             if self._layout.format == "topic":
-                topics = {topic for topic, _ in _by_target(messages)}
-                counts = {topic: self._layout.count(topic, query, batchId) for topic in topics}
+                counts = {t: n for message in messages if message is not None for t, n in message.counts.items()}
                 pins.keep(self._options.path, query, pins.Pin(batchId, counts))
             self._publish(query, batchId, messages, comes_again=True)
             self._place(query, batchId).sweep()

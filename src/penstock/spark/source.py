@@ -29,7 +29,7 @@ from penstock.errors import InvalidOption
 from penstock.spark.filters import wanted
 from penstock.spark.history import History
 from penstock.spark.options import ReadOptions, read_options
-from penstock.spark.plan import EVERYTHING, Split, batch_bounds, pieces, splits
+from penstock.spark.plan import EVERYTHING, Split, batch_bounds, check_offsets, pieces, splits
 from penstock.spark.scan import read_split
 
 _COLUMNS: Final = (
@@ -99,6 +99,9 @@ class BatchReader(DataSourceReader):
     """A batch query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        for name, offsets in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+            if isinstance(offsets, dict):
+                check_offsets(name, offsets, options.parts)
         self._options = options
         self._schema = schema
         self._wanted = EVERYTHING

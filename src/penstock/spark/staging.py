@@ -123,4 +123,13 @@ def _give_back(fd: int, start: int, length: int) -> None:
 
 def _map(stack: ExitStack, file: IO[bytes]) -> Buffer:
     size = os.fstat(file.fileno()).st_size
-    return stack.enter_context(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)) if size else b""
+    if not size:
+        return b""
+    made = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    stack.callback(_unmap, made)
+    return made
+
+
+def _unmap(made: mmap.mmap) -> None:
+    with suppress(BufferError):  # an error on its way out has views of it in hand: it goes with them
+        made.close()

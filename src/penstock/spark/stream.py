@@ -7,8 +7,9 @@ Offsets are `{log: {partition: offset of the next record}}`; Spark compares them
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import Part
 from penstock.spark.history import History
 from penstock.spark.options import LATEST, ReadOptions, all_parts
@@ -37,6 +38,7 @@ from penstock.spark.plan import (
     start_of,
 )
 from penstock.spark.scan import read_split
+from penstock.storage.cursor import Cursors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,12 +52,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.cursor is not None and any(part.format == "channel" for part in options.parts):
             raise InvalidOption("cursor: a channel's receivers have byte offsets of their own; leave the option out")
+        if options.cursor is not None:
+            try:
+                Cursors(Path()).path(options.cursor)
+            except ValueError as error:
+                raise InvalidOption(f"cursor: {error}") from None
         if isinstance(options.starting, dict):
             check_offsets("startingOffsets", options.starting, options.parts)
+        if options.ending != "latest" or options.ending_us is not None:
+            raise InvalidOption(
+                "endingOffsets and endingTimestamp are for batch queries: a stream has no end; leave them out"
+            )
         self._options = options
         self._schema = schema
         self._target: dict[str, dict[str, int]] | None = None  # where an AvailableNow query ends
         self._taken_s = time.monotonic()  # when a trigger last took something
+        self._by_topic: dict[str, str] = {}  # the path of each log that offsets name by its topic
 
     # ---- offsets ----
 
@@ -63,17 +75,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         out: Ends = {}
         for part in self._options.parts:
             out[part] = start_of(self._options, self._now(part), default=LATEST)
+        self._hold(out)
         return self._packed(out)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._look_again()
-        ends, starts = self._ends(), self._unpacked(start)
+        starts = self._unpacked(start)
+        ends = self._ends(starts)
+        for part, end in ends.items():
+            if end < starts.get(part, 0):
+                checked(self._options, self._now(part), Bounds(starts[part], starts[part]))
         if self._target is not None:
             target = self._unpacked(self._target)
             ends = {part: min(end, target.get(part, end)) for part, end in ends.items() if part in target}
-        for part in ends:
-            if part not in starts:  # a partition that came while the query ran
-                starts[part] = self._now(part).first
+        new = {part: self._now(part).first for part in ends if part not in starts}  # they came while the query ran
+        self._hold(new)
+        starts |= new
         ends = {part: max(end, starts[part]) for part, end in ends.items()}
         if not isinstance(limit, ReadAllAvailable):
             ends = self._limited(starts, ends)
@@ -102,8 +119,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Partitions and logs may have come since."""
         self._options = replace(self._options, parts=all_parts(self._options.paths, self._options.format))
 
-    def _ends(self) -> Ends:
-        return {part: self._now(part).end for part in self._options.parts}
+    def _ends(self, known: Ends | None = None) -> Ends:
+        """Where each log ends. One that is just being made comes with a later look."""
+        out: Ends = {}
+        for part in self._options.parts:
+            try:
+                out[part] = self._now(part).end
+            except LogNotFound:
+                if part in (known or {}):
+                    raise
+        return out
+
+    def _hold(self, starts: Ends) -> None:
+        """Retention keeps what a query with a cursor has not read yet, from its start on: it commits its first batch late."""
+        if self._options.cursor is not None:
+            for part, start in starts.items():
+                if self._options.cursor not in part.look(lambda view: view.cursors()):
+                    part.move_cursor(self._options.cursor, start)
 
     def _now(self, part: Part) -> History:
         """What there is of a log, as far as queries may go."""
@@ -114,7 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self._options.limits
         there = sum(ends[part] - starts[part] for part in ends)
         waited_s = time.monotonic() - self._taken_s
-        if limits.min_offsets is not None and there < limits.min_offsets and waited_s < limits.max_delay_s:
+        waits = self._target is None  # an AvailableNow query takes what there was when it began
+        if waits and limits.min_offsets is not None and there < limits.min_offsets and waited_s < limits.max_delay_s:
             return {part: starts[part] for part in ends}
         if limits.max_bytes is not None:
             size = sum(self._bytes(part, starts[part], ends[part]) for part in ends)
@@ -132,16 +165,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _packed(self, offsets: Ends) -> dict[str, dict[str, int]]:
         out: dict[str, dict[str, int]] = {}
-        for part in sorted(offsets, key=lambda p: (key_of(p, offsets), p.partition)):
-            out.setdefault(key_of(part, offsets), {})[str(part.partition)] = offsets[part]
+        keys = {part: self._key(part, offsets) for part in offsets}
+        for part in sorted(offsets, key=lambda p: (keys[p], p.partition)):
+            out.setdefault(keys[part], {})[str(part.partition)] = offsets[part]
         return out
 
+    def _key(self, part: Part, parts: Iterable[Part]) -> str:
+        """What offsets call a log. One that they call by its topic keeps that name when another of the same topic comes."""
+        key = key_of(part, parts)
+        if key == part.topic:
+            self._by_topic.setdefault(key, part.path)
+        return part.topic if self._by_topic.get(part.topic) == part.path else part.path
+
+    def _meant(self, log: str, paths: Collection[str]) -> str | None:
+        """The path of the log that offsets call so; `paths` are those that they name themselves."""
+        there = {part.path for part in self._options.parts}
+        if log in there:
+            return log
+        same = {part.path for part in self._options.parts if part.topic == log and part.path not in paths}
+        known = self._by_topic.get(log)
+        if known is None and len(same) > 1:
+            raise InvalidOption(
+                f"the checkpoint has offsets of {log}, and there are several now: {', '.join(sorted(same))}; give the paths that the "
+                "query began with, and read the others with another"
+            )
+        return self._by_topic.setdefault(log, same.pop()) if known is None and same else known
+
     def _unpacked(self, offsets: dict[str, Any]) -> Ends:
-        known = {(key_of(part, self._options.parts), part.partition): part for part in self._options.parts}
+        known = {(part.path, part.partition): part for part in self._options.parts}
         out: Ends = {}
         for log, by in offsets.items():
+            path = self._meant(log, offsets)
             for partition, offset in by.items():
-                part = known.get((log, int(partition)))
+                part = known.get((path, int(partition))) if path is not None else None
                 if part is not None:
                     out[part] = int(offset)
                 elif self._options.fail_on_data_loss:

@@ -62,10 +62,20 @@ def layout(options: WriteOptions) -> Layout:
     if format != "topic":
         if options.topic or options.partitions:
             raise InvalidOption(f"{top}: options topic and partitions are for topics, and this is a {format}")
+        others = [path.name for path in top.iterdir() if path.name[0] not in "._"] if top.is_dir() else []
+        if found is None and others:
+            raise InvalidOption(
+                f"{top}: no log, but there is something in it; give a directory that is empty or not there"
+            )
+        unused = "segmentBytes" if format == "queue" else "fileSize"
+        if unused in options.settings:
+            raise InvalidOption(f"{top}: option {unused} is not for a {format}")
         return Layout(format)
     have = known.get(options.topic or "")
-    if options.partitions is not None and have not in (None, options.partitions):
-        raise InvalidOption(f"{top}: topic {options.topic} has {have} partitions, not {options.partitions}")
+    if options.partitions is not None and have is not None and have < options.partitions:  # more may have been added
+        raise InvalidOption(
+            f"{top}: topic {options.topic} has {have} partitions, not {options.partitions}; leave the option out, or add some first"
+        )
     return Layout(format, options.partitions or 1, known, pins.load(options.path))
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from penstock import kernel
 from penstock.errors import NotALog
 from penstock.storage import companion, files, index
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths, is_prepared, next_name, private_name
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, is_prepared, next_name
 
 _COPY_BYTES: Final = 1 << 20
 
@@ -50,7 +50,7 @@ def prepare(top: Path, fmt: Format, segment: int) -> list[tuple[Path, Path]]:
     """Make the files of a segment ahead of its use, empty, under names of our own; what `segment.place` takes."""
     made: list[tuple[Path, Path]] = []
     for path in SegmentPaths(top, fmt, segment).made():
-        made.append((private_name(path), next_name(path)))
+        made.append((files.temporary(path), next_name(path)))
         files.close(files.create(made[-1][0], exclusive=False))
     return made
 

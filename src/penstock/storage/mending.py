@@ -23,7 +23,7 @@ from penstock.storage.manifest import Manifest
 from penstock.storage.offsets import DURABLE, WRITTEN, Offsets, is_slot
 from penstock.storage.opening import recover, survey
 from penstock.storage.recovery import free_name
-from penstock.storage.segment import Format, ReadSegment, private_name
+from penstock.storage.segment import Format, ReadSegment
 from penstock.storage.shrink import clear_leftovers
 from penstock.storage.walking import Hole
 
@@ -56,7 +56,7 @@ class Mending:
 
     def _put(self, path: Path, data: bytes | memoryview, length: int) -> None:
         """A new file, in one step, which may be long: zeros follow its data."""
-        temporary = private_name(path)
+        temporary = files.temporary(path)
         fd = files.create(temporary, exclusive=False)
         try:
             files.truncate(fd, 0)

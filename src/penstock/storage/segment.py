@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import os
-import threading
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
@@ -124,11 +122,6 @@ def next_name(path: Path) -> Path:
     return path.with_name(path.name + ".next")
 
 
-def private_name(path: Path) -> Path:
-    """A file's name while this thread is making it."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
-
-
 def _whole_pages(length: int) -> int:
     """Where blocks are smaller than pages, a store to a page that is only partly allocated takes more disk, or kills."""
     return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -153,7 +146,7 @@ def prepare(top: Path, fmt: Format, segment: int, file_size: int, interval: int)
         (paths.index, index.pack_header(interval), index.bytes_for(records, interval), 0),
         (paths.data, b"", data_bytes, file_size),
     ):
-        temporary = private_name(path)
+        temporary = files.temporary(path)
         made.append((temporary, next_name(path)))
         fd = files.create(temporary, exclusive=False)
         try:
@@ -216,9 +209,9 @@ class WriteSegment:
         self._interval = interval
         self._names_synced = False
         self._fds: list[int] = []
-        records = max_records(fmt, file_size)
         try:
             self.data, self.header = self._open_data(fmt)
+            records = max_records(fmt, self.file_size)
             head = companion.pack_header(self.base)
             self.times = self._open_beside(
                 self.paths.times, companion.HEADER_BYTES + companion.ENTRY_BYTES * records, head
@@ -236,6 +229,7 @@ class WriteSegment:
         header = fmt.read_header(files.read(fd, 0, fmt.HEADER_BYTES), str(self.paths.data))
         if header.foreign or header.spec != fmt.SPEC:
             raise NotALog(f"{self.paths.data}: written by another implementation; open the log with read_only=True")
+        self.file_size = max(self.file_size, files.size(fd))  # a channel may have been opened with larger ones before
         if files.size(fd) < self.file_size:
             files.truncate(fd, self.file_size)
         return files.map_write(fd, self.file_size), header

@@ -1,0 +1,176 @@
+"""What a stream makes of offsets when logs come, go, end sooner or are removed; without Spark."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from penstock import Queue, Retention
+from penstock.errors import DataLost, InvalidOption, PenstockError
+from penstock.inspect import find
+from penstock.spark.options import read_options, write_options
+from penstock.spark.source import BatchReader, PenstockSource
+from penstock.spark.stream import StreamReader
+from penstock.storage import metadata, retention
+
+ALL = ReadAllAvailable()
+
+
+def fill(path: Path, count: int = 10) -> None:
+    with Queue(path, file_size=65536) as q:
+        q.append_batch([b"%05d" % i * 20 for i in range(count)])
+
+
+def given(path: Path | str, **options: str) -> dict[str, str]:
+    return {"path": str(path), "startingOffsets": "earliest", **options}
+
+
+def stream(path: Path | str, **options: str) -> StreamReader:
+    return StreamReader(read_options(given(path, **options)), PenstockSource(given(path)).schema())
+
+
+def rows(reader: StreamReader, start: Any, end: Any) -> list[tuple[str, int]]:
+    batches = [batch for split in reader.partitions(start, end) for batch in reader.read(split)]
+    return [(row["topic"], row["offset"]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_a_second_log_of_the_same_name(tmp_path: Path) -> None:
+    """The first one keeps the name it has in the checkpoint."""
+    pattern = tmp_path / "*" / "orders"
+    fill(tmp_path / "h1" / "orders")
+    reader = stream(pattern)
+    start = reader.initialOffset()
+    before = reader.latestOffset(start, ALL)
+    assert before == {"orders": {"0": 10}}
+    fill(tmp_path / "h2" / "orders", 5)
+    after = reader.latestOffset(before, ALL)
+    other = str(tmp_path / "h2" / "orders")
+    assert after == {other: {"0": 5}, "orders": {"0": 10}}
+    assert len(rows(reader, before, after)) == 5
+    again = stream(pattern)  # the query is started again
+    assert again.latestOffset(after, ALL) == after
+    with pytest.raises(
+        InvalidOption, match=r"has offsets of orders, and there are several now: .*h1/orders, .*h2/orders"
+    ):
+        stream(pattern).latestOffset(before, ALL)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_log_that_ends_before_the_checkpoint(tmp_path: Path, fail: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It was put in place of the one that the query began with."""
+    fill(tmp_path / "q")
+    reader = stream(tmp_path / "q", failOnDataLoss=fail)
+    at = reader.latestOffset(reader.initialOffset(), ALL)
+    shutil.rmtree(tmp_path / "q")
+    fill(tmp_path / "q", 5)
+    if fail == "true":
+        with pytest.raises(DataLost, match="it ends at 5, before offset 10"):
+            reader.latestOffset(at, ALL)
+    else:
+        with caplog.at_level(logging.WARNING, "penstock.spark"):
+            assert reader.latestOffset(at, ALL) == at
+        assert "it ends at 5, before offset 10" in caplog.text
+
+
+def test_a_log_that_is_just_being_made_comes_with_a_later_look(tmp_path: Path) -> None:
+    fill(tmp_path / "a")
+    reader = stream(tmp_path)
+    start = reader.initialOffset()
+    (tmp_path / "b").mkdir()
+    settings = metadata.load(tmp_path / "a")
+    assert settings is not None
+    metadata.change(tmp_path / "b", settings)
+    at = reader.latestOffset(start, ALL)
+    assert at == {"a": {"0": 10}}
+    assert reader.reportLatestOffset() == at
+    fill(tmp_path / "b")
+    assert reader.latestOffset(at, ALL) == {"a": {"0": 10}, "b": {"0": 10}}
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(PenstockError, match="a"):
+        reader.latestOffset(at, ALL)
+
+
+def test_a_cursor_holds_back_retention_from_the_start(tmp_path: Path) -> None:
+    fill(tmp_path / "q", 3000)
+    reader = stream(tmp_path / "q", cursor="query")
+    start = reader.initialOffset()
+    with Queue(tmp_path / "q", retention=Retention(max_bytes=1)) as q:
+        assert retention.drop(q._open_log(), 1 << 40) == []
+    assert len(rows(reader, start, reader.latestOffset(start, ALL))) == 3000
+    reader.commit({"q": {"0": 3000}})
+    assert stream(tmp_path / "q", cursor="query").initialOffset() == start
+    (part,) = find(tmp_path / "q")
+    assert part.look(lambda view: view.cursors()) == {"query": 3000}
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_removed_between_planning_and_reading(tmp_path: Path, fail: str, on_corrupt: str) -> None:
+    """That is no damage, and `onCorrupt` says nothing of it."""
+    fill(tmp_path / "q", 3000)
+    reader = BatchReader(
+        read_options(given(tmp_path / "q", failOnDataLoss=fail, onCorrupt=on_corrupt)),
+        PenstockSource(given(tmp_path / "q")).schema(),
+    )
+    splits = reader.partitions()
+    with Queue(tmp_path / "q") as q:
+        gone = retention.drop(q._open_log(), 1 << 40)[-1].next
+    assert 0 < gone < 3000
+    if fail == "true":
+        with pytest.raises(DataLost, match=r"offsets 0 to \d+ were removed while the query ran"):
+            [batch for split in splits for batch in reader.read(split)]
+    else:
+        assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 3000 - gone
+
+
+def test_available_now_does_not_wait_for_more(tmp_path: Path) -> None:
+    fill(tmp_path / "q")
+    reader = stream(tmp_path / "q", minOffsetsPerTrigger="100")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == {"q": {"0": 10}}
+
+
+def test_a_glob_means_logs(tmp_path: Path) -> None:
+    for name in ("orders", ".orders.batch-1", ".sinks"):
+        fill(tmp_path / name)
+    (tmp_path / "README").write_text("of logs")
+    assert [part.topic for part in read_options(given(tmp_path / "*")).parts] == ["orders"]
+    assert [part.topic for part in read_options(given(tmp_path / ".o*")).parts] == [".orders.batch-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingOffsets": '{"q": {"0": 1}}'}, "a stream has no end"),
+        ({"endingTimestamp": "1000"}, "a stream has no end"),
+        ({"startingTimestamp": "1000"}, "startingOffsets and startingTimestamp; give one"),
+        ({"cursor": "../x"}, "cursor: cursor name"),
+    ],
+)
+def test_what_a_stream_refuses(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    fill(tmp_path / "q")
+    with pytest.raises(InvalidOption, match=message):
+        stream(tmp_path / "q", **options)
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_a_batch_refuses_offsets_of_what_is_not_there(tmp_path: Path, name: str) -> None:
+    fill(tmp_path / "q")
+    for wrong in ('{"other": {"0": 1}}', '{"q": {"1": 1}}'):
+        with pytest.raises(InvalidOption, match=f"{name}: partition . of .* is not there"):
+            BatchReader(
+                read_options(given(tmp_path / "q") | {name: wrong}), PenstockSource(given(tmp_path / "q")).schema()
+            )
+
+
+def test_where_a_sink_writes() -> None:
+    assert write_options({"path": "file:/data/q"}).path == write_options({"path": "file:///data/q"}).path == "/data/q"
+    with pytest.raises(InvalidOption, match="logs are written on a local file system"):
+        write_options({"path": "s3://bucket/q"})
