@@ -24,6 +24,10 @@ Advance = Callable[[int], None]
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """A name to write to, which becomes `path` when it is done and on the disk, and goes if it fails."""
+    if path.exists() and not path.is_file():
+        raise InvalidOption(
+            f"{path}: no regular file, which it would be replaced by; write to stdout, and lead that there"
+        )
     temporary = files.temporary(path)
     try:
         yield temporary

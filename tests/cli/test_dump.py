@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +76,15 @@ def test_a_file_is_whole_or_not_there(run: Run, path: Path, tmp_path: Path, to: 
     assert set(tmp_path.iterdir()) == before
     told = run("dump", path, "--output", target, "--skip-damaged")
     assert (told.exit_code, len(rows(target.read_text()))) == (1, 4)
+
+
+def test_what_is_no_file_is_not_replaced_by_one(run: Run, path: Path, tmp_path: Path) -> None:
+    with Queue(path) as q:
+        q.append(b"x")
+    os.mkfifo(tmp_path / "fifo")
+    told = run("dump", path, "--output", tmp_path / "fifo")
+    assert (told.exit_code, "no regular file" in told.stderr) == (2, True)
+    assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
 
 
 def test_several_logs_are_named(run: Run, tmp_path: Path) -> None:

@@ -232,3 +232,14 @@ def test_wrong_use(run: Run, tmp_path: Path) -> None:
     assert run("info", tmp_path / "nothing").exit_code == 2
     assert run("info").exit_code == 2
     assert "Example: penstock info " in run("info", "--help").stdout
+
+
+def test_names_in_brackets_are_names(run: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "[/red]" / "orders[old]"
+    with Queue(path) as q:
+        q.append(b"x")
+        q.tailer("billing")
+    told = run("info", path)
+    assert told.exit_code == 0, told.output
+    assert "[/red]/orders[old]" in told.output.replace("\n", "")
+    assert "orders[old]" in run("cursors", path).output

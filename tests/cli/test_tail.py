@@ -110,6 +110,24 @@ def test_damage_is_told_or_stepped_over(run: Run, path: Path) -> None:
     assert told.exit_code == 1
     assert told.stdout.splitlines() == ["record 0", "record 1", "record 3", "record 4"]
     assert "offsets 2 to 2 are lost" in told.stderr
+    told = run("tail", path, "-n", 4, "--skip-damaged")  # it looks back once, and then further
+    assert told.stdout.splitlines() == ["record 0", "record 1", "record 3", "record 4"]
+    assert told.stderr.count("are lost") == 1
+
+
+def test_a_time_that_is_damaged_is_not_known(run: Run, path: Path) -> None:
+    with Queue(path, file_size=1 << 20) as q:
+        q.append(b"x")
+    times = segments(path)[0].paths().times
+    data = bytearray(times.read_bytes())
+    data[71] ^= 0x40
+    times.write_bytes(data)
+    told = run("tail", path, "-n", 1, "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["timestamp"] is None
+    assert run("info", path).exit_code == 0
+    with Queue(path, read_only=True) as q:
+        assert [m.timestamp for m in q.tailer()] == [None]
 
 
 @pytest.mark.parametrize("format", FORMATS)

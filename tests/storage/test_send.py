@@ -164,18 +164,18 @@ def test_one_that_takes_no_more_is_waited_for_asleep(
     receiver = Receiver(there, wait=True)
     waited, wait = 0, files._wait_writable
 
-    def counted(fd: int) -> None:
+    def counted(fd: int, timeout_s: float | None) -> None:
         nonlocal waited
         waited += 1
         if waited == 1:
             assert not is_writable(fd)
             threading.Timer(0.3, receiver.go.set).start()
             before, began = time.thread_time(), time.monotonic()
-            wait(fd)
+            wait(fd, timeout_s)
             assert time.monotonic() - began > 0.2
             assert time.thread_time() - before < 0.1
         else:
-            wait(fd)
+            wait(fd, timeout_s)
 
     monkeypatch.setattr(files, "_wait_writable", counted)
     assert sent(here, receiver, source, 0, SIZE) == (SIZE, DATA)
@@ -276,3 +276,15 @@ def test_what_takes_no_advice() -> None:
     for fd in ends:
         files.advise_sequential(fd)
         os.close(fd)
+
+
+@pytest.mark.parametrize("way", [None, no_sendfile])
+def test_it_waits_no_longer_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Any) -> None:
+    if way is not None:
+        way(monkeypatch)
+    (tmp_path / "file").write_bytes(DATA)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(0.05)
+        with pytest.raises(TimeoutError, match=r"taken nothing for 0\.05 s"):
+            files.send(ours.fileno(), tmp_path / "file", 0, SIZE, ours.gettimeout())

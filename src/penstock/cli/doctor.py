@@ -42,7 +42,7 @@ def _tell(path: str, checks: list[tuple[str, bool, bool, str, str]]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(f"[bold]{path}[/]", soft_wrap=True)
+    console.print(path, style="bold", markup=False, soft_wrap=True)
     for name, ok, needed, says, advice in checks:
         mark, colour = ("✓", "green") if ok else ("✗", "red") if needed else ("-", "yellow")
         console.print(f"[{colour}]{mark}[/] {name:<16}", end="")

@@ -39,13 +39,15 @@ def info(path: LogPath, json: Json = False) -> None:
 
 
 def _tell(console: Console, found: list[LogFacts]) -> None:
+    from rich.markup import escape
     from rich.padding import Padding
 
     from penstock.cli.drawing import draw, legend
 
     for facts in found:
         part = f", partition {facts.partition}" if facts.format == "topic" else ""
-        console.print(f"[bold]{facts.topic}[/]  {facts.format}{part}  [dim]{facts.path}[/]", soft_wrap=True)
+        topic, path = escape(facts.topic), escape(facts.path)
+        console.print(f"[bold]{topic}[/]  {facts.format}{part}  [dim]{path}[/]", soft_wrap=True)
         for name, words in _lines(facts, short=len(found) > 1):
             console.print(f"  [dim]{name:<9}[/] ", end="", soft_wrap=True)
             console.print(words, style="red" if name == "wrong" else None, markup=False, soft_wrap=True)

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 import typer
@@ -18,6 +17,7 @@ import typer
 from penstock.errors import InvalidOption, InvalidTopic, LogNotFound, NotALog, PenstockError
 from penstock.inspect import Part
 from penstock.storage.damage import Loss
+from penstock.times import utc
 
 FAILED: Final = 1
 WRONG_USE: Final = 2
@@ -72,10 +72,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table, as wide as it needs to be when nobody looks at it."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     shown = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        shown.add_row(*map(str, row))
+        shown.add_row(*(Text(str(cell)) for cell in row))  # a name in brackets is a name
     Console(width=None if sys.stdout.isatty() else 500, soft_wrap=not sys.stdout.isatty()).print(shown)
 
 
@@ -102,7 +103,8 @@ def when(us: int) -> str:
     >>> when(1_700_000_000_000_000), when(0)
     ('2023-11-14 22:13:20', 'not known')
     """
-    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}" if us else "not known"
+    at = utc(us)
+    return f"{at:%Y-%m-%d %H:%M:%S}" if at is not None else "not known"
 
 
 def lasting(seconds: float) -> str:

@@ -10,7 +10,7 @@ import heapq
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import InvalidOption, PenstockError, RecordGone
@@ -20,10 +20,10 @@ from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.merged import wait_for_any
 from penstock.storage.reader import LogReader, OnCorrupt
+from penstock.times import EPOCH, utc
 
 T = TypeVar("T")
 Bound = int | datetime  # an offset, or a time
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST: Final = 512  # records that are taken at a time
 _LOOK_S: Final = 1.0  # how soon a journal's next session is noticed, or a new partition
 
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
     @property
     def timestamp(self) -> datetime | None:
-        return None if self.timestamp_us is None else _EPOCH + timedelta(microseconds=self.timestamp_us)
+        return utc(self.timestamp_us)
 
 
 class Rows(Closable):
@@ -148,7 +148,7 @@ class _OfOne(Closable):
 
     def _begin(self, start: Bound | None) -> None:
         if isinstance(start, datetime):
-            self._seek_time(round((start - _EPOCH).total_seconds() * 1e6))
+            self._seek_time(round((start - EPOCH).total_seconds() * 1e6))
             return
         if start is not None and start > self.view.end:
             raise InvalidOption(f"{self.part.path}: offset {start} is not written yet; the next one is {self.view.end}")
@@ -208,7 +208,7 @@ class _OfOne(Closable):
     def rows(self, stop: int, end: Bound | None) -> Iterator[Row]:
         """The rows from here to before the offset `stop`, and before `end`."""
         stop = min(stop, end) if isinstance(end, int) else stop
-        until_us = round((end - _EPOCH).total_seconds() * 1e6) if isinstance(end, datetime) else None
+        until_us = round((end - EPOCH).total_seconds() * 1e6) if isinstance(end, datetime) else None
         while self.position < stop or self._which + 1 < len(self._readers):
             found = self.batch(max(1, min(_MOST, stop - self.position)))
             for row in found:
@@ -225,7 +225,7 @@ class _OfOne(Closable):
 
     def _last(self, low: int, count: int, end: Bound | None) -> list[Row]:
         """Some records are no rows, so it may look further and further back."""
-        stop, back = self.view.end, max(1, count)
+        stop, back, told = self.view.end, max(1, count), len(self.losses)
         if isinstance(end, int):
             stop = max(low, min(stop, end))
         while True:
@@ -236,6 +236,7 @@ class _OfOne(Closable):
                 self.seek(stop)
                 return found
             back *= 2
+            self._reopen(low, told)  # what it steps over comes again
 
     # ---- as it goes on ----
 

@@ -16,7 +16,6 @@ from libc.string cimport memcpy, memset
 
 cimport cython
 
-import datetime as _datetime
 import mmap as _mmap
 import time as _time
 

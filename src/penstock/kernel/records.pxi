@@ -23,8 +23,7 @@ cdef extern from *:
     """
     int ps_slot_of_last(object type, const char *name, const char *doc) except -1
 
-cdef object _EPOCH = _datetime.datetime(1970, 1, 1, tzinfo=_datetime.timezone.utc)
-cdef object _timedelta = _datetime.timedelta
+from penstock.times import utc as _utc
 
 
 @cython.final
@@ -49,7 +48,7 @@ cdef class Message:
     @property
     def timestamp(self):
         """When the record was appended, in UTC, or None when that is not known."""
-        return _EPOCH + _timedelta(microseconds=self.us) if self.us else None
+        return _utc(self.us)
 
     def __repr__(self):
         return f"Message(sequence={self.sequence}, timestamp_us={self.timestamp_us}, payload={self.payload!r})"

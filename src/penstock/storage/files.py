@@ -396,31 +396,31 @@ def advise_sequential(fd: int) -> None:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
 
-def send(sock_fd: int, source: Path | int, start: int, end: int) -> int:
+def send(sock_fd: int, source: Path | int, start: int, end: int, timeout_s: float | None = None) -> int:
     """Send the bytes start to end of a file, given as a path or open, to a socket, blocking or not; how many were sent: fewer
-    only where the file ends sooner. Waits while the other side takes no more."""
+    only where the file ends sooner. Waits while the other side takes no more, for so long at a time, and then raises TimeoutError."""
     if isinstance(source, Path):
         with opened(source) as fd:
             advise_sequential(fd)
-            return send(sock_fd, fd, start, end)
-    at = _send_by_system(sock_fd, source, start, end) if hasattr(os, "sendfile") and not PORTABLE else start
+            return send(sock_fd, fd, start, end, timeout_s)
+    at = _send_by_system(sock_fd, source, start, end, timeout_s) if hasattr(os, "sendfile") and not PORTABLE else start
     while at < end and (part := memoryview(read(source, at, min(end - at, len(_ZEROS))))):
         at += len(part)
         while part:
             try:
                 part = part[os.write(sock_fd, part) :]
             except BlockingIOError:
-                _wait_writable(sock_fd)
+                _wait_writable(sock_fd, timeout_s)
     return at - start
 
 
-def _send_by_system(sock_fd: int, fd: int, at: int, end: int) -> int:
+def _send_by_system(sock_fd: int, fd: int, at: int, end: int, timeout_s: float | None) -> int:
     """Send without a copy; where it came to, which may be short of the end: not every file, or socket, can do it."""
     while at < end:
         try:
             n = os.sendfile(sock_fd, fd, at, min(end - at, _SEND_BYTES))
         except BlockingIOError:
-            _wait_writable(sock_fd)
+            _wait_writable(sock_fd, timeout_s)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.EOPNOTSUPP):
                 raise
@@ -432,14 +432,16 @@ def _send_by_system(sock_fd: int, fd: int, at: int, end: int) -> int:
     return at
 
 
-def _wait_writable(fd: int) -> None:
+def _wait_writable(fd: int, timeout_s: float | None) -> None:
     """Sleep until something can be written, or writing would tell why it cannot."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
-        poll.poll()
+        ready: object = poll.poll(None if timeout_s is None else timeout_s * 1000)
     else:
-        select.select([], [fd], [])
+        ready = select.select([], [fd], [], timeout_s)[1]
+    if not ready:
+        raise TimeoutError(f"the other side has taken nothing for {timeout_s:g} s")
 
 
 @contextmanager

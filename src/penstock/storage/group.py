@@ -496,7 +496,9 @@ class Group:
         """An error as this log's readers know places: by offset."""
         if isinstance(error, RecordGone):
             first = self._places.first
-            return RecordGone(f"{self._log.path}: what comes next was removed; seek({first}) to go on with the first")
+            return RecordGone(
+                f"{self._log.path}: what comes next was removed; seek({first}), or close this member and join again, to go on with the first"
+            )
         return error
 
     # ---- acknowledging ----

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import datetime
+from typing import NamedTuple
 
 from penstock.kernel import Message
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from penstock.times import utc
 
 
 class TopicMessage(NamedTuple):
@@ -21,7 +20,7 @@ class TopicMessage(NamedTuple):
     @property
     def timestamp(self) -> datetime | None:
         """When it was published; None when not known."""
-        return None if self.timestamp_us is None else _EPOCH + timedelta(microseconds=self.timestamp_us)
+        return utc(self.timestamp_us)
 
 
 def delivered(partition: int, messages: list[Message]) -> list[TopicMessage]:

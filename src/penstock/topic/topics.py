@@ -319,7 +319,7 @@ class Topic:
         try:
             if type(socket).send is not sockets.socket.send:  # it encrypts, say: the system would go past that
                 return _send_by(socket, path, fmt.HEADER_BYTES, end)
-            return files.send(socket.fileno(), path, fmt.HEADER_BYTES, end)
+            return files.send(socket.fileno(), path, fmt.HEADER_BYTES, end, socket.gettimeout() or None)
         except FileNotFoundError:
             raise InvalidOffset(
                 f"{self.path}: segment {segment} of partition {partition} was just removed; "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, final
+from datetime import datetime
+from typing import TYPE_CHECKING, final
+
+from penstock.times import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @final
@@ -28,7 +28,7 @@ class Message:
     @property
     def timestamp(self) -> datetime | None:
         """When the record was appended, in UTC, or None when that is not known."""
-        return None if self.timestamp_us is None else _EPOCH + timedelta(microseconds=self.timestamp_us)
+        return utc(self.timestamp_us)
 
 
 @final
