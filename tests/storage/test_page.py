@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Queue
+from penstock import NotALog, Queue
 from penstock.kernel import layout
 from penstock.storage import files
 from penstock.storage.control import Control
@@ -45,6 +45,25 @@ def test_who_finds_it_being_made_waits_for_that(tmp_path: Path) -> None:
         files.close(maker)
         waiting.join(10)
         files.close(other)
+
+
+def test_a_page_that_was_cut_short_under_an_open_log_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_PATIENCE_S", 0.05)
+    with Queue(tmp_path / "q", file_size=65536) as q:
+        q.append(b"x")
+    page = tmp_path / "q" / ".lock"
+    fd = files.open_write(page)
+    try:
+        assert files.lock(fd, shared=True)
+        files.truncate(fd, 100)
+        with pytest.raises(NotALog, match="cut short while another process has the log open"):
+            Queue(tmp_path / "q")
+    finally:
+        files.close(fd)
+    with Queue(tmp_path / "q") as q:
+        assert [m.payload for m in q.tailer()] == [b"x"]
 
 
 def test_of_two_who_find_a_page_of_another_boot_one_recovers_and_the_other_joins(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ class Control:
             if files.size(self.fd) < layout.PAGE_BYTES:
                 if read_only:
                     raise NotALog(f"{path}: shorter than a control page; open the log for writing to mend it")
-                files.lengthen(self.fd, layout.PAGE_BYTES)  # never longer than its blocks: to touch a hole may kill
+                self._lengthen()
             # Mapped through a file of its own: a map keeps its file open, and with it a lock would outlive `close`.
             fd = files.open_read(path) if read_only else files.open_write(path)
             try:
@@ -149,6 +149,15 @@ class Control:
         except BaseException:
             self.close()
             raise
+
+    def _lengthen(self) -> None:
+        """Never longer than its blocks: to touch a hole may kill."""
+        try:
+            files.lengthen(self.fd, layout.PAGE_BYTES)
+        except TimeoutError as error:
+            raise NotALog(
+                f"{self.path}: cut short while another process has the log open; close it there, then open it again"
+            ) from error
 
     # ---- who else is there ----
 

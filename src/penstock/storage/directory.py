@@ -139,9 +139,8 @@ class Directory:
             files.sync_directory(self.paths(segment_id).data.parent)
             return self.fmt.HEADER_BYTES + end - start
         self.make(segment_id, base, begin)
-        with files.opened(
-            self.paths(segment_id).data, write=True
-        ) as fd:  # the other one may be larger than they are made now
+        # The other one may be larger than they are made now.
+        with files.opened(self.paths(segment_id).data, write=True) as fd:
             files.truncate(fd, max(files.size(fd), self.fmt.HEADER_BYTES + end - start))
         copy = self.write(segment_id, base)
         try:
