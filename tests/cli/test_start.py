@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from penstock import Queue
 from penstock.cli.app import app
+from tests.cli.conftest import COMMAND
 
 HEAVY = {"rich", "pyarrow", "pyspark", "msgspec", "cramjam", "numpy", "fsspec"}
 COMMANDS = {c.callback.__name__: c.callback for c in app.registered_commands if c.callback is not None}
@@ -23,3 +29,44 @@ def test_nothing_heavy_is_imported_to_begin_with() -> None:
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_json(command: str) -> None:
     assert "json" in COMMANDS[command].__annotations__
+
+
+def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = f"{shlex.join(COMMAND)} {line}"
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env={**os.environ, **env})
+
+
+def test_closed_streams(tmp_path: Path) -> None:
+    """Whoever closed stdout wants to hear nothing, and a closed stdin has nothing to give."""
+    path = tmp_path / "q"
+    assert shell(f"append {path} --format queue <&-").returncode == 0
+    with Queue(path) as q:
+        q.append(b"x")
+    for line in (f"tail {path} >&-", f"info {path} >&-", f"info {path} 2>&-"):
+        told = shell(line)
+        assert (told.returncode, "Traceback" in told.stderr) == (0, False), told.stderr
+
+
+def test_what_stdout_cannot_say_is_escaped(tmp_path: Path) -> None:
+    with Queue(tmp_path / "q") as q:
+        q.append("größer".encode())
+    told = shell(f"tail {tmp_path / 'q'}", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (told.returncode, told.stdout) == (0, "gr\\xf6\\xdfer\n"), told.stderr
+
+
+def test_numbers_that_nobody_means(tmp_path: Path) -> None:
+    with Queue(tmp_path / "q") as q:
+        q.append(b"x")
+    for line in ("cursors {} set x " + "1" * 5000, "retain {} --max-bytes " + "1" * 400):
+        told = shell(line.format(tmp_path / "q"))
+        assert (told.returncode, "Traceback" in told.stderr) == (2, False), told.stderr[-500:]
+
+
+def test_keys_that_json_has_not(tmp_path: Path) -> None:
+    import msgspec
+
+    with Queue(tmp_path / "q") as q:
+        q.append(msgspec.msgpack.encode({b"a": 1, "b": [{(1, 2): 3}]}))
+    told = shell(f"tail {tmp_path / 'q'} --as msgpack")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout) == {"YQ==": 1, "b": [{"(1, 2)": 3}]}

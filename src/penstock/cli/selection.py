@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ from penstock.errors import InvalidOption
 from penstock.inspect import Part, find
 from penstock.inspect.rows import Bound
 
+_DIGITS: Final = 20  # more have no offsets
 _WHERE: Final = "an offset, a time such as 2026-11-15T10:00 (UTC if it names no zone), or how long ago, such as 15m"
 From = Annotated[str | None, typer.Option("--from", metavar="SEQ|TIME", help=f"Where to begin: {_WHERE}.")]
 Until = Annotated[
@@ -46,7 +46,9 @@ def bound(text: str | None, now: datetime | None = None) -> Bound | None:
     """
     if text is None:
         return None
-    if re.fullmatch(r"[0-9]+", text):
+    if text.isdecimal():
+        if len(text) > _DIGITS:
+            raise InvalidOption(f"{text[:_DIGITS]}… is no place in a log; give {_WHERE}")
         return int(text)
     try:
         when = datetime.fromisoformat(text)

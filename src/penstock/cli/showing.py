@@ -72,4 +72,18 @@ def _other(value: object) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, default=_other).encode  # json.dumps would make one each time
+def _named(value: object) -> object:
+    """The same with keys that JSON has, too."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else _other(key): _named(item) for key, item in value.items()}
+    return [_named(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+_encoder: Final = json.JSONEncoder(ensure_ascii=False, default=_other)  # json.dumps would make one each time
+
+
+def _encode(value: object) -> str:
+    try:
+        return _encoder.encode(value)
+    except TypeError:
+        return _encoder.encode(_named(value))

@@ -34,7 +34,7 @@ def seconds_of(text: str) -> float:
 
 
 def _number(text: str, units: dict[str, int], what: str) -> float:
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", text.strip())
+    found = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([A-Za-z]*)", text.strip())
     if found is None or found[2].lower() not in units:
         raise InvalidOption(f"{text!r} is not {what}")
     return float(found[1]) * units[found[2].lower()]
