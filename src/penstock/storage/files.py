@@ -75,9 +75,13 @@ def create(path: Path, *, exclusive: bool = True) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0), 0o664)
 
 
+def temporary_directory() -> Path:
+    return Path(tempfile.gettempdir())
+
+
 def create_unnamed(directory: Path) -> int:
     """A new file in a directory, or where temporary files go if it cannot be written, that is gone when it is closed."""
-    for place in (directory, Path(tempfile.gettempdir())):
+    for place in (directory, temporary_directory()):
         try:
             if not PORTABLE:
                 with contextlib.suppress(OSError):  # not every file system can do this

@@ -7,17 +7,19 @@ that reads segments reads compressed ones too. Names and headers: `formats.chann
 
 from __future__ import annotations
 
+import errno
 import mmap
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import CorruptSegment, NotALog, UnknownVersion
+from penstock.errors import CorruptSegment, DiskFull, NotALog, UnknownVersion
 from penstock.formats import channel as fmt
 from penstock.formats.channel import Method
 from penstock.storage import compressed, files
 
 _MAGIC: Final = {Method.SNAPPY: b"\xff\x06\0\0", Method.GZIP: b"\x1f\x8b", Method.ZSTD: b"\x50\x2a\x4d\x18"}
 _BEFORE_END: Final = 12  # the two headers are the same up to here
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _LEAST_LIMIT: Final = 64 << 20
 _MOST_TIMES: Final = 256
 
@@ -82,8 +84,23 @@ def _method_of(begins: bytes) -> Method | None:
 def unpack(path: Path) -> mmap.mmap | bytes:
     """A compressed segment as its plain file was. Of a damaged one, what comes before the damage.
 
-    The header has no checksum: where it is not one, or not this stream's, the stream is asked what it is.
+    The header has no checksum: where it is not one, or not this stream's, the stream is asked what it is. A log on a full disk is still
+    read: then it goes where temporary files do.
     """
+    try:
+        return _unpack(path, path.parent)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+    try:
+        return _unpack(path, files.temporary_directory())
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise DiskFull(path, files.used_bytes(path)) from error
+
+
+def _unpack(path: Path, place: Path) -> mmap.mmap | bytes:
     with files.opened(path) as fd:
         raw = files.read(fd, 0, fmt.HEADER_BYTES)
         guess = _method_of(files.read(fd, fmt.HEADER_BYTES, 4))
@@ -94,7 +111,7 @@ def unpack(path: Path) -> mmap.mmap | bytes:
         except (NotALog, UnknownVersion):
             if guess is None or len(raw) < fmt.HEADER_BYTES:
                 raise
-        out = files.create_unnamed(path.parent)
+        out = files.create_unnamed(place)
         try:
             files.write(out, raw[:_BEFORE_END].ljust(fmt.HEADER_BYTES, b"\0"), 0)
             length = 0
