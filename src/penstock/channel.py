@@ -37,7 +37,7 @@ from penstock.storage.aside import aside
 from penstock.storage.closable import AsyncClosable, Closable
 from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothing
 from penstock.storage.holder import Holder
-from penstock.storage.janitor import Janitor
+from penstock.storage.janitor import Janitor, close_dropped
 from penstock.storage.kept import Kept, Told
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
@@ -625,7 +625,7 @@ class Channel(AsyncClosable, Generic[T]):
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:
             warnings.warn(f"unclosed channel {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            self.close()
+            close_dropped(self.close)
 
     def __repr__(self) -> str:
         return f"Channel({str(self.path)!r}{', closed' if self.closed else ''})"

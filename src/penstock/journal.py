@@ -29,7 +29,7 @@ from penstock.storage.closable import AsyncClosable
 from penstock.storage.damage import Loss
 from penstock.storage.directory import First, is_full
 from penstock.storage.holder import Holder
-from penstock.storage.janitor import Janitor
+from penstock.storage.janitor import Janitor, close_dropped
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.promise import Bell, Promise
@@ -512,7 +512,7 @@ class Journal(AsyncClosable):
     def __del__(self) -> None:
         if self._log is not None and not self._log.closed and not self._log.inherited:
             warnings.warn(f"unclosed journal {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            self.close()
+            close_dropped(self.close)
 
     def __repr__(self) -> str:
         return f"Journal({str(self.path)!r}{', closed' if self.closed else ''})"

@@ -16,6 +16,7 @@ import pytest
 from penstock import Channel, Flush, Journal, Queue, Retention, Roll, Topics, codecs
 from penstock.errors import LogClosed, LogNotFound, PenstockError, SyncFailed
 from penstock.storage import files
+from penstock.storage.janitor import Janitor
 from tests.support import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc, to see files and maps")
@@ -407,3 +408,39 @@ def test_threads_at_work_when_it_is_closed_are_told_and_hold_nothing_afterwards(
         assert len(told) == 2
         del threads, thread, work, q
         assert held(path) == before
+
+
+@pytest.mark.filterwarnings("ignore:unclosed queue:ResourceWarning")
+def test_what_the_collector_finds_in_the_background_is_closed_when_that_has_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs wherever something is allocated: also in the thread that syncs, with the lock of that in hand."""
+
+    class Service:
+        def __init__(self) -> None:
+            self.queue = Queue(tmp_path / "q", file_size=65536, flush=Flush.batch(interval_s=0.2))
+            self.me = self  # only the collector finds it
+
+    real, dropped = files.sync, threading.Event()
+
+    def sync(fd: int) -> None:
+        real(fd)
+        if isinstance(threading.current_thread(), Janitor) and dropped.is_set():
+            gc.collect()
+
+    monkeypatch.setattr(files, "sync", sync)
+    gc.disable()
+    try:
+        service = Service()
+        service.queue.append(b"x")
+        janitor = service.queue._janitor
+        assert janitor is not None
+        del service
+        dropped.set()
+        janitor.join(20)
+        assert not janitor.is_alive()
+    finally:
+        gc.enable()
+    with Queue(tmp_path / "q") as q:
+        assert q.recovery.how == "clean"
+        assert q.next_sequence == 1

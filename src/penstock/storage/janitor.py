@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from penstock.errors import FilesMissing, LogClosed, SyncFailed
+from penstock.errors import FilesMissing, LogClosed, PenstockError, SyncFailed
 from penstock.options import Flush
 from penstock.storage.log import Log
 
@@ -48,6 +48,9 @@ class Janitor(threading.Thread):
         self._again = True  # tidy up, also when nothing was sealed
         self._due_s: float | None = None  # when what is not durable must be
         self._log: Log | None = None
+        self._dropped: list[
+            Callable[[], object]
+        ] = []  # how to close what the collector of garbage found in this thread
 
     def serve(self, log: Log) -> None:
         self._log = log
@@ -74,6 +77,17 @@ class Janitor(threading.Thread):
             self._log = None
 
     def run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._close_dropped()
+
+    def _close_dropped(self) -> None:
+        while self._dropped:
+            with contextlib.suppress(PenstockError, OSError):  # nobody is there to be told
+                self._dropped.pop()()
+
+    def _work(self) -> None:
         while not self._stopping:
             with contextlib.suppress(Empty):
                 self._wakes.get(timeout=self._timeout_s())
@@ -89,6 +103,7 @@ class Janitor(threading.Thread):
                 pass  # the append that leaves the segment says so
             except OSError:
                 pass  # nothing is lost by not looking ahead; the append that needs it meets the error itself
+            self._close_dropped()
 
     def _timeout_s(self) -> float | None:
         if self._due_s is not None:
@@ -145,3 +160,13 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
+
+
+def close_dropped(close: Callable[[], object]) -> None:
+    """For `__del__`: close a log that nobody has any more. The collector of garbage may have found it anywhere, also where a janitor has a
+    lock in hand that closing asks for: then that one does so when it has let go."""
+    here = threading.current_thread()
+    if isinstance(here, Janitor):
+        here._dropped.append(close)
+    else:
+        close()
