@@ -7,63 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from penstock import NotALog, Queue
-from penstock.kernel import layout
+from penstock import Queue
 from penstock.storage import files
 from penstock.storage.control import Control
 from penstock.storage.segment import WriteSegment
 from penstock.storage.span import finish_appends
 
 
-def test_one_who_found_it_short_a_while_ago_wipes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """He looked, was not scheduled, and meanwhile another has made it and written to it."""
-    path, written = tmp_path / "page", b"x" * layout.PAGE_BYTES
-    path.write_bytes(written)
-    before = [0]  # what he saw
-    monkeypatch.setattr(files, "size", lambda fd: before.pop() if before else layout.PAGE_BYTES)
-    fd = files.open_write(path)
-    try:
-        files.lengthen(fd, layout.PAGE_BYTES)
-    finally:
-        files.close(fd)
-    assert before == []
-    assert path.read_bytes() == written
+def test_one_who_found_it_empty_a_while_ago_wipes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He looked, was not scheduled, and meanwhile another has made the page and written to it."""
+    with Queue(tmp_path / "q", file_size=65536) as q:
+        q.append(b"x")
+        page = tmp_path / "q" / ".lock"
+        before = page.read_bytes()
+        seen = [0]  # what he saw
+        real = files.size
+        monkeypatch.setattr(files, "size", lambda fd: seen.pop() if seen else real(fd))
+        Control(page).close()
+        assert seen == []
+        assert page.read_bytes() == before
+        assert q.append(b"y") == 1
 
 
-def test_who_finds_it_being_made_waits_for_that(tmp_path: Path) -> None:
-    path = tmp_path / "page"
-    maker, other = files.create(path), files.create(path, exclusive=False)
-    assert files.lock(maker, shared=False)
-    waiting = threading.Thread(target=files.lengthen, args=(other, 4096))
-    waiting.start()
-    try:
-        files.write(maker, b"made".ljust(4096, b"\0"), 0)
-        waiting.join(10)
-        assert not waiting.is_alive()
-        assert path.read_bytes()[:4] == b"made"
-    finally:
-        files.close(maker)
-        waiting.join(10)
-        files.close(other)
-
-
-def test_a_page_that_was_cut_short_under_an_open_log_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_PATIENCE_S", 0.05)
+def test_nothing_is_believed_of_a_page_that_was_cut_short(tmp_path: Path) -> None:
     with Queue(tmp_path / "q", file_size=65536) as q:
         q.append(b"x")
     page = tmp_path / "q" / ".lock"
-    fd = files.open_write(page)
-    try:
-        assert files.lock(fd, shared=True)
-        files.truncate(fd, 100)
-        with pytest.raises(NotALog, match="cut short while another process has the log open"):
-            Queue(tmp_path / "q")
-    finally:
-        files.close(fd)
+    page.write_bytes(page.read_bytes()[:1000])
     with Queue(tmp_path / "q") as q:
         assert [m.payload for m in q.tailer()] == [b"x"]
+        assert q.recovery.how == "new boot"
 
 
 def test_of_two_who_find_a_page_of_another_boot_one_recovers_and_the_other_joins(tmp_path: Path) -> None:

@@ -240,7 +240,9 @@ def holds(segments: Iterable[Span], batch: Batch) -> bool:
 
 
 def _is_at(segments: list[Span], sequence: int, digest: str, us: int) -> bool:
-    span = next(span for span in segments if span.base <= sequence < span.next)
+    span = next((span for span in segments if span.base <= sequence < span.next), None)
+    if span is None:
+        return False  # a manifest that lies: there is nothing between two segments
     seg = span.read()
     at = seg.place_before(sequence, span.end)
     skipped = seg.scan(at.position, span.end, sequence - at.sequence, False)

@@ -75,7 +75,8 @@ class Claims:
     def _map_turn(self) -> memoryview:
         fd = files.create(self._top / "turn", exclusive=False)
         try:
-            files.lengthen(fd, _TURN_BYTES)  # a store to a map without blocks below kills on a full disk
+            if files.size(fd) < _TURN_BYTES:
+                files.lengthen(fd, _TURN_BYTES)  # a store to a map without blocks below kills on a full disk
             return memoryview(files.map_write(fd, _TURN_BYTES)).cast("Q")
         finally:
             files.close(fd)

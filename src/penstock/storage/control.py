@@ -130,10 +130,13 @@ class Control:
         self.read_only = read_only
         self.fd = files.open_read(path) if read_only else files.create(path, exclusive=False)
         try:
-            if files.size(self.fd) < layout.PAGE_BYTES:
-                if read_only:
-                    raise NotALog(f"{path}: shorter than a control page; open the log for writing to mend it")
-                self._lengthen()
+            size = files.size(self.fd)
+            if size < layout.PAGE_BYTES and read_only:
+                raise NotALog(f"{path}: shorter than a control page; open the log for writing to mend it")
+            if 0 < size < layout.PAGE_BYTES:
+                files.allocate(self.fd, 0, layout.PAGE_BYTES)  # it was cut short: nothing of it is believed
+            elif size == 0:
+                files.lengthen(self.fd, layout.PAGE_BYTES)  # never longer than its blocks: to touch a hole may kill
             # Mapped through a file of its own: a map keeps its file open, and with it a lock would outlive `close`.
             fd = files.open_read(path) if read_only else files.open_write(path)
             try:
@@ -149,15 +152,6 @@ class Control:
         except BaseException:
             self.close()
             raise
-
-    def _lengthen(self) -> None:
-        """Never longer than its blocks: to touch a hole may kill."""
-        try:
-            files.lengthen(self.fd, layout.PAGE_BYTES)
-        except TimeoutError as error:
-            raise NotALog(
-                f"{self.path}: cut short while another process has the log open; close it there, then open it again"
-            ) from error
 
     # ---- who else is there ----
 

@@ -58,7 +58,6 @@ _PUNCH: Final = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE
 _ZEROS: Final = bytes(1 << 20)
-_PATIENCE_S: Final = 5.0  # with whoever makes a file longer, which takes no time
 _SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
 
 
@@ -173,20 +172,12 @@ def allocate(fd: int, offset: int, length: int) -> None:
 
 
 def lengthen(fd: int, length: int) -> None:
-    """Make a file that is shorter so long, of nothing but zeros. Of several who find it short one does: none wipes what another, who was
-    there before, has written since. TimeoutError if somebody has a lock on it, and it stays short."""
-    until_s = time.monotonic() + _PATIENCE_S
-    while size(fd) < length:
-        if not lock(fd, shared=False, wait=False):
-            if time.monotonic() > until_s:
-                raise TimeoutError(errno.ETIMEDOUT, f"a file of {size(fd)} bytes, which should be {length}, is in use")
-            time.sleep(0.001)  # somebody is at it
-            continue
-        try:
-            if size(fd) < length:
-                allocate(fd, 0, length)
-        finally:
-            unlock(fd)
+    """Make a file that is shorter so long, with blocks, and change nothing that is in it: of several who find it empty none wipes what
+    another, who was there before, has written since."""
+    if hasattr(os, "posix_fallocate"):
+        reserve(fd, 0, length)
+    else:
+        allocate(fd, 0, length)
 
 
 def reserve(fd: int, offset: int, length: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import DiskFull, NotALog
+from penstock.errors import CorruptRecord, CorruptSegment, DiskFull, NotALog, UnknownVersion
 from penstock.storage import bulk, checked, files
 from penstock.storage.directory import is_full
 from penstock.storage.log import Log
@@ -69,10 +69,11 @@ class Ledger:
 
     def settle(self) -> bool:
         """Resolve an intent that was left, before records are removed that tell whether its batch is there. False when somebody is at work
-        here, who does so himself, or when the ledger cannot be read."""
+        here, who does so himself, or when the ledger, or what it speaks of, cannot be read."""
         if not files.exists(self._path):
             return True
-        with suppress(NotALog), self._locked(wait=False) as alone:
+        unread = NotALog, UnknownVersion, CorruptRecord, CorruptSegment
+        with suppress(*unread), self._locked(wait=False) as alone:
             if alone:
                 self._settled()
                 return True
