@@ -22,12 +22,12 @@ from penstock.formats import journal as fmt
 from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_RECORD_BYTES, Checkpoints
 from penstock.kernel import Buffer, Record
 from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
-from penstock.storage import sessions
+from penstock.storage import files, sessions
 from penstock.storage.aside import aside
 from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
 from penstock.storage.damage import Loss
-from penstock.storage.directory import First, is_full
+from penstock.storage.directory import First
 from penstock.storage.holder import Holder
 from penstock.storage.janitor import Janitor, close_dropped
 from penstock.storage.log import Log
@@ -160,7 +160,7 @@ class Journal(AsyncClosable):
             )
         except BaseException as error:
             self._let_go()
-            if is_full(error) and not isinstance(error, PenstockError):
+            if files.is_full(error) and not isinstance(error, PenstockError):
                 raise DiskFull(self.path, 0) from error
             raise
         self._path = self._log.buffered

@@ -1,7 +1,8 @@
-"""Two at one compression: a task that stalls is given to another, and goes on when that one is done."""
+"""Two at one compression: a task that stalls is given to another, and goes on when that one is done. And what was compressed on a full disk."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Channel
+from penstock import Channel, DiskFull
 from penstock.compressing import Plain, compress, pack_here
 from penstock.storage import compressed, files
 
@@ -97,3 +98,25 @@ def test_what_one_who_begins_late_takes_away_stays_plain(path: Path) -> None:
     assert received(path) == SENT
     assert compress(path).segments == 1
     assert received(path) == SENT
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_it_is_read_on_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch, everywhere: bool) -> None:
+    """It is inflated elsewhere; if that is full, too, that is said."""
+    assert compress(path).segments > 3
+    real = files.create_unnamed
+    places: set[Path] = set()
+
+    def create(directory: Path) -> int:
+        places.add(directory)
+        return os.open("/dev/full", os.O_RDWR) if everywhere or directory == path else real(directory)
+
+    monkeypatch.setattr(files, "create_unnamed", create)
+    with Channel[bytes](path, read_only=True) as ch:
+        if everywhere:
+            with pytest.raises(DiskFull, match=r"segment\.0\.z"):
+                ch.rx().recv_many(100)
+        else:
+            assert ch.rx().recv_many(100) == SENT
+    assert places == {path, files.temporary_directory()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,7 +37,7 @@ from penstock.spark.plan import (
     start_of,
 )
 from penstock.spark.scan import read_split
-from penstock.storage.cursor import Cursors
+from penstock.storage.cursor import check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +53,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidOption("cursor: a channel's receivers have byte offsets of their own; leave the option out")
         if options.cursor is not None:
             try:
-                Cursors(Path()).path(options.cursor)
+                check_name(options.cursor)
             except ValueError as error:
                 raise InvalidOption(f"cursor: {error}") from None
         if isinstance(options.starting, dict):

@@ -24,7 +24,6 @@ from penstock.storage import companion, files, growing, index, span
 from penstock.storage.buffered import Buffered
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.damage import Place
-from penstock.storage.directory import is_full
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.segment import ReadSegment
@@ -190,7 +189,7 @@ def append(log: Log, parts: Sequence[Part], on_place: OnPlace, *, history: bool 
         try:
             done = _append_mapped(log, control, frames, on_place)
         except OSError as error:
-            if is_full(error) and not isinstance(error, PenstockError):
+            if files.is_full(error) and not isinstance(error, PenstockError):
                 raise DiskFull(log.path, frames.bytes) from error
             raise
         control.page.ring()
@@ -354,7 +353,7 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
         except OSError as error:
             growing.cut(log.path, log.fmt, now.segment, now.end, now.next - now.base)
             control.settle(now.end, now.next)
-            if is_full(error):
+            if files.is_full(error):
                 raise DiskFull(log.directory.paths(now.segment).data, need) from error
             raise
         span.guard_sync(log.directory, control, lambda: log.directory.sync(now.segment))

@@ -25,6 +25,12 @@ _HEAD_BYTES: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
+def check_name(name: str) -> None:
+    """Raise ValueError if a reader cannot be called so."""
+    if not _NAME.fullmatch(name) or name.endswith(".tmp"):
+        raise ValueError(f"cursor name {name!r}: use 1 to 128 of A-Z a-z 0-9 . _ -, not starting with a dot")
+
+
 class Cursors:
     """The positions of a log's named readers."""
 
@@ -33,8 +39,7 @@ class Cursors:
 
     def path(self, name: str) -> Path:
         """The file of a name."""
-        if not _NAME.fullmatch(name) or name.endswith(".tmp"):
-            raise ValueError(f"cursor name {name!r}: use 1 to 128 of A-Z a-z 0-9 . _ -, not starting with a dot")
+        check_name(name)
         return self._directory / name
 
     def load(self, name: str) -> int | None:

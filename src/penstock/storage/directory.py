@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +16,6 @@ from penstock.storage.meters import Meters
 from penstock.storage.segment import Format, Header, ReadSegment, SegmentPaths, WriteSegment
 
 TEMPORARY: Final = re.compile(r"(\.\d+-\d+\.tmp|\.next)$")  # of names: being made, or ready to become the next
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether this says that the disk, or the user's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class First(NamedTuple):
@@ -123,7 +117,7 @@ class Directory:
                     segment.place(self.prepare(segment_id))
                 segment.adopt(self.path, self.fmt, segment_id, base, begin)
         except OSError as error:
-            if is_full(error):
+            if files.is_full(error):
                 raise DiskFull(self.paths(segment_id).data, 0) from error
             raise
         return Place(self.fmt.HEADER_BYTES + len(first), base + bool(first))

@@ -103,6 +103,11 @@ def size(fd: int) -> int:
     return os.fstat(fd).st_size
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether this says that the disk, or the user's share of it, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def used_bytes(path: Path) -> int:
     """What a file takes of the disk: less than its size where it is sparse."""
     st = path.stat()

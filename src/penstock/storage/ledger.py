@@ -15,7 +15,6 @@ from typing import Any
 
 from penstock.errors import CorruptRecord, CorruptSegment, DiskFull, NotALog, UnknownVersion
 from penstock.storage import bulk, checked, files
-from penstock.storage.directory import is_full
 from penstock.storage.log import Log
 
 
@@ -112,7 +111,7 @@ class Ledger:
         try:
             checked.store(self._path, asdict(state))
         except OSError as error:
-            if is_full(error):
+            if files.is_full(error):
                 raise DiskFull(self._path, 0) from error
             raise
 

@@ -31,7 +31,7 @@ from penstock.storage import files, notes, segment
 from penstock.storage.buffered import Buffered, Buffering
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.cursor import Cursors
-from penstock.storage.directory import Directory, First, is_full
+from penstock.storage.directory import Directory, First
 from penstock.storage.losses import LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.mapped import Mapped
@@ -112,7 +112,7 @@ class Log:
                 self._open_to_write(verify)
         except BaseException as error:
             self._let_go()
-            if is_full(error) and not isinstance(error, PenstockError):
+            if files.is_full(error) and not isinstance(error, PenstockError):
                 raise DiskFull(path, 0) from error
             raise
         _open_logs.add(self)
@@ -541,7 +541,7 @@ class Log:
                 try:
                     self.seal_finished()
                 except OSError as error:
-                    if isinstance(error, PenstockError) or not is_full(error):
+                    if isinstance(error, PenstockError) or not files.is_full(error):
                         raise  # a full disk only leaves the sealing to whoever opens the log next
                 self.sync()
                 with self._sync_lock:

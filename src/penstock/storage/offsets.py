@@ -17,7 +17,6 @@ from typing import TypeGuard
 from penstock.errors import DiskFull, NotALog
 from penstock.kernel import Buffer, store_big
 from penstock.storage import files
-from penstock.storage.directory import is_full
 
 _SLOT_BYTES = 8
 _PAGE = 4096
@@ -84,7 +83,7 @@ class Offsets:
                 files.allocate(self._fd, size, length - size)
             except OSError as error:
                 files.truncate(self._fd, size)
-                if is_full(error):
+                if files.is_full(error):
                     raise DiskFull(self._path, length - size) from error
                 raise
 

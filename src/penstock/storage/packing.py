@@ -7,7 +7,6 @@ that reads segments reads compressed ones too. Names and headers: `formats.chann
 
 from __future__ import annotations
 
-import errno
 import mmap
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,6 @@ from penstock.storage import compressed, files
 
 _MAGIC: Final = {Method.SNAPPY: b"\xff\x06\0\0", Method.GZIP: b"\x1f\x8b", Method.ZSTD: b"\x50\x2a\x4d\x18"}
 _BEFORE_END: Final = 12  # the two headers are the same up to here
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _LEAST_LIMIT: Final = 64 << 20
 _MOST_TIMES: Final = 256
 
@@ -90,12 +88,12 @@ def unpack(path: Path) -> mmap.mmap | bytes:
     try:
         return _unpack(path, path.parent)
     except OSError as error:
-        if error.errno not in _FULL:
+        if not files.is_full(error):
             raise
     try:
         return _unpack(path, files.temporary_directory())
     except OSError as error:
-        if error.errno not in _FULL:
+        if not files.is_full(error):
             raise
         raise DiskFull(path, files.used_bytes(path)) from error
 

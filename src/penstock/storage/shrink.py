@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.errors import CorruptSegment, NotALog
 from penstock.formats.channel import Method, compressing_name, parse_compressing
 from penstock.storage import files, packing
-from penstock.storage.directory import TEMPORARY, Directory, is_full
+from penstock.storage.directory import TEMPORARY, Directory
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 
@@ -43,7 +43,7 @@ def pack_aside(top: Path, data: Path, segment_id: int, end: int, method: Method)
         return False  # it is damaged
     except OSError as error:
         files.remove(temporary)
-        if is_full(error):
+        if files.is_full(error):
             return False
         raise
     return True

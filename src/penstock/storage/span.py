@@ -14,10 +14,10 @@ from functools import partial
 
 from penstock import kernel
 from penstock.errors import DiskFull, SyncFailed
-from penstock.storage import growing
+from penstock.storage import files, growing
 from penstock.storage.control import Active, Control, Dirty, Mark
 from penstock.storage.damage import Place
-from penstock.storage.directory import Directory, is_full
+from penstock.storage.directory import Directory
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.segment import WriteSegment
 
@@ -38,7 +38,7 @@ def list_rolled(directory: Directory, control: Control, manifest: Manifest, *inf
     try:
         manifest.rolled(*infos)
     except OSError as error:
-        if is_full(error):
+        if files.is_full(error):
             raise DiskFull(directory.path / "manifest", 0) from error
         raise
 

@@ -51,7 +51,6 @@ from penstock.storage import files, metadata
 from penstock.storage.arrow import arrow_buffers
 from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
-from penstock.storage.directory import is_full
 from penstock.storage.janitor import close_dropped
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import Recovery
@@ -488,7 +487,7 @@ def _full_disk_told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_full(error) and not isinstance(error, PenstockError):
+        if files.is_full(error) and not isinstance(error, PenstockError):
             raise DiskFull(path, 0) from error
         raise
 
