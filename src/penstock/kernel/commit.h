@@ -111,8 +111,7 @@ static int ps_pile_commit(ps_control *c, const ps_place *w, ps_spec spec, ps_pil
     for (uint64_t i = 0; i < p->count; i++) p->entries[i].us = -us;    /* after a power cut, the proof of a part ... */
     p->entries[p->count - 1].us = us;                                   /* ... and of the whole */
 
-    slot->dirty_next = next + p->count;
-    PS_STORE(&slot->dirty_end, end + p->bytes);
+    ps_announce(slot, next + p->count, end + p->bytes);
     *error = ps_write_all(w->data_fd, p->frames, p->bytes, end);
     if (!*error)
         *error = ps_write_all(w->times_fd, p->entries, p->count * sizeof(ps_entry), entries_at);

@@ -88,6 +88,14 @@ static inline void ps_companions(ps_writer *w, uint64_t seq, uint64_t pos, int64
     }
 }
 
+/* From here on there may be bytes beyond `end`. Only what a dying process has already stored counts, so it is the compiler alone that
+ * must not put any of those bytes before this: a store with release order would let it. */
+static inline void ps_announce(ps_slot *slot, uint64_t next, uint64_t end) {
+    slot->dirty_next = next;
+    PS_STORE(&slot->dirty_end, end);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
 static inline void ps_publish(ps_writer *w, uint64_t next, uint64_t end, int64_t us) {
     ps_slot *slot = w->slot;
     slot->last_us = us;
@@ -104,8 +112,7 @@ static inline __attribute__((always_inline)) int ps_append_as(ps_spec spec, ps_w
     if (__builtin_expect(rc != PS_OK, 0)) return rc;
     ps_slot *slot = w->slot;
     uint64_t pos = slot->end, s = slot->next;
-    slot->dirty_next = s + 1;
-    PS_STORE(&slot->dirty_end, pos + need);
+    ps_announce(slot, s + 1, pos + need);
     uint8_t *dst = w->data + pos;
     uint32_t head = ps_put_body(spec, dst, payload, n, 0);
     ps_companions(w, s, pos, us);
@@ -158,8 +165,7 @@ static inline int ps_batch_begin(ps_writer *w, uint64_t bytes, uint64_t count, p
     b->head = 0;
     b->room = ps_batch_buffer(w, bytes);
     if (!b->room) b->room = w->data + b->pos;
-    slot->dirty_next = b->first + count;
-    PS_STORE(&slot->dirty_end, b->pos + bytes);
+    ps_announce(slot, b->first + count, b->pos + bytes);
     return PS_OK;
 }
 
