@@ -21,7 +21,6 @@ from penstock.inspect import Part, Segment, View, find, format_of
 from penstock.options import INDEX_INTERVAL
 from penstock.storage import beside, files, packing, sessions, soundness
 from penstock.storage.damage import Loss, Place
-from penstock.storage.listing import list_segments
 from penstock.storage.losses import is_listed
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.recovery import torn_bytes
@@ -209,8 +208,6 @@ def _look(part: Part, *, first: bool) -> Looked:
     try:
         return part.look(lambda view: _look_into(view, flaws, ours=ours))
     except (PenstockError, OSError) as error:
-        if soundness.is_blank(part.own) and not list_segments(top, fmt):
-            return Looked(part, findings=tuple(_of_flaw(part, flaw) for flaw in flaws), flaws=tuple(flaws))
         if ours:
             flaws += [flaw for flaw in _lists(part.own) if flaw not in flaws]
         findings = [_of_flaw(part, flaw) for flaw in flaws]
@@ -227,7 +224,7 @@ def _look(part: Part, *, first: bool) -> Looked:
 
 def _look_into(view: View, flaws: Sequence[Flaw], *, ours: bool) -> Looked:
     part = view.part
-    flaws = (*flaws, *(_small(part, view) if ours else ()))
+    flaws = (*flaws, *(_small(part, view) if ours and not view.unmade else ()))
     segments, rests, end = tuple(view.segments()), view.clean, view.end
     end_offset = view.end_offset if part.format == "channel" else 0
     findings = [_of_flaw(part, flaw) for flaw in flaws]

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 from penstock.errors import LogNotFound, NotALog, PenstockError
 from penstock.formats import channel, journal, queue, topic
 from penstock.options import INDEX_INTERVAL, MAX_FILE_SIZE_BYTES, Roll
-from penstock.storage import files, metadata, sessions
+from penstock.storage import files, metadata, sessions, soundness
 from penstock.storage.closable import Closable
 from penstock.storage.companion import Times, entry_bytes
 from penstock.storage.cursor import Cursors
@@ -132,6 +132,7 @@ class View(Closable):
     """What a log holds at this moment. A journal's earlier sessions that were not walked to their end belong to it."""
 
     _stand: sessions.Stand = ()  # where a journal's files were when it was opened
+    unmade = False  # whoever was to make it died before it had a data file: it is empty
 
     def __init__(self, part: Part) -> None:
         self.part = part
@@ -150,8 +151,10 @@ class View(Closable):
         self.close()
         self._stand = self._stands()
         self._logs = []
-        for place in sessions.places(top) if self.part.format == "journal" else [top]:
-            if self.part.format != "journal" or sessions.segments(place, fmt):
+        self.unmade = self.part.format != "topic" and soundness.is_unmade(top, fmt)
+        whole = self.part.format != "journal" or self.unmade
+        for place in [top] if whole else sessions.places(top):
+            if whole or sessions.segments(place, fmt):
                 self._logs.append(self._open(fmt, place))
 
     @property
@@ -171,7 +174,7 @@ class View(Closable):
             interval=settings.get("index_interval", INDEX_INTERVAL),
             roll=Roll(),
             read_only=True,
-            may_be_empty=self.part.format == "topic",
+            may_be_empty=self.unmade or self.part.format == "topic",
             own=self.part.own if self.part.format == "topic" else None,
         )
         self._stack.callback(log.close)
@@ -241,7 +244,7 @@ class View(Closable):
     @property
     def end_offset(self) -> int:
         """Where the next record will begin, in bytes of all frames, as a channel counts."""
-        return Places(self._logs[-1]).end
+        return Places(self._logs[-1]).end if self.segments() else 0
 
     @property
     def live(self) -> bool:

@@ -211,6 +211,7 @@ class LogReader:
     def _more(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
         if at.position >= len(seg.data) or self._has_grown(seg, info):
             reread = ReadSegment(self.log.path, self.log.fmt, seg.id, seg.base, listed=True)
+            at = Place(max(at.position, reread.start), at.sequence)  # it had no file yet, and so no header
             if at.position >= len(reread.data):
                 self._ends = Place(info.end, info.next)
                 self._bad(at, "the file is cut short here", Place(info.end, info.next))

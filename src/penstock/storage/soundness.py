@@ -26,6 +26,8 @@ from penstock.storage.segment import Format, SegmentPaths
 Small = Literal["metadata", "control", "manifest", "cursor", "offset", "ledger", "losses"]
 T = TypeVar("T")
 _LOOKS: Final = 100
+_MADE_FIRST: Final = (metadata.FILE, ".writer")
+_MADE_LAST: Final = ("manifest", "losses", "ledger", "cursors/", "recovery/")  # when there is a data file
 _SETTINGS: Final = {
     "queue": {"file_size", "index_interval"},
     "channel": {"index_interval"},
@@ -111,10 +113,25 @@ def is_blank(own: Path) -> bool:
     """Whether nothing is in the control page, which is written last when a log is made. If the log holds no records, its process died over
     that, and nothing is wrong: opening it goes on from there."""
     try:
-        with files.opened(own / ".lock") as fd:
-            return not any(files.read(fd, 0, files.size(fd)))
+        return _is_zeros(own / ".lock")
     except FileNotFoundError:
         return False
+
+
+def _is_zeros(path: Path) -> bool:
+    with files.opened(path) as fd:
+        return not any(files.read(fd, 0, files.size(fd)))
+
+
+def is_unmade(top: Path, fmt: Format) -> bool:
+    """Whether the process that was to make a log here died before that had a data file: it is empty, and opening it goes on from there.
+    Where records were, and were lost, other files are left."""
+    if files.exists(top / ".lock") and not is_blank(top):
+        return False
+    names = [name for name in files.walk(top) if not name.startswith(_MADE_FIRST)]
+    if ".lock" in names:
+        return not any(name.startswith(_MADE_LAST) for name in names) and not list_segments(top, fmt)
+    return files.exists(top / metadata.FILE) and all(name == "offset" and _is_zeros(top / name) for name in names)
 
 
 def page(own: Path) -> Iterator[Flaw]:
