@@ -22,7 +22,7 @@ from penstock.formats import journal as fmt
 from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_RECORD_BYTES, Checkpoints
 from penstock.kernel import Buffer, Record
 from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
-from penstock.storage import files, sessions
+from penstock.storage import bulk, files, sessions
 from penstock.storage.aside import aside
 from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
@@ -30,10 +30,12 @@ from penstock.storage.damage import Loss
 from penstock.storage.directory import First
 from penstock.storage.holder import Holder
 from penstock.storage.janitor import Janitor, close_dropped
+from penstock.storage.ledger import Ledger
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.promise import Bell, Promise
 from penstock.storage.reader import OnCorrupt
+from penstock.storage.retention import retire
 from penstock.storage.session import CHECKPOINT_BYTES, Session
 from penstock.storage.settings import Settings, settle
 from penstock.storage.weakly import weakly
@@ -385,7 +387,8 @@ class Journal(AsyncClosable):
             if last > self._retired_at:
                 self._want(last)
                 return
-            log.retire(info)
+            if not retire(log, info):
+                return
 
     def _want(self, last: int) -> None:
         """No file can go before the group of a record is retired."""
@@ -433,6 +436,8 @@ class Journal(AsyncClosable):
 
     def _finish_walk(self) -> None:
         """The walk has come to its end: what it went over goes, once what was appended meanwhile is on the disk."""
+        if self._walked or not Ledger(self._open_log(), self._spans).settle():
+            return  # what was walked over tells whether a batch that was cut short is in the log: it comes again at the next open
         with self._lock:
             if self._walked:
                 return
@@ -447,6 +452,13 @@ class Journal(AsyncClosable):
             session.close()
         self._sessions = []
         self._janitor.look_again()
+
+    def _spans(self) -> list[bulk.Span]:
+        """All segments that may hold a batch, of earlier sessions too."""
+        return [
+            *(span for session in self._sessions for span in bulk.spans(session.log)),
+            *bulk.spans(self._open_log()),
+        ]
 
     def _has_unwalked(self) -> bool:
         """Whether the walk, which did not come to its end, would give anything, or find any damage."""

@@ -237,7 +237,7 @@ def test_retiring_that_is_not_on_the_disk_lets_no_file_go(
     log.seal_finished()
     with monkeypatch.context() as patch:
         gone: list[int] = []
-        patch.setattr(type(log), "retire", lambda self, info: gone.append(info.id))
+        patch.setattr(type(log), "retire", lambda self, info, unless: gone.append(info.id))
         with held(j):
             checks = [j.check() for _ in range(3)]
             j._tidy(log)

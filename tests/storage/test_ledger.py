@@ -6,12 +6,13 @@ import itertools
 import signal
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import LogClosed, NotALog, Queue, kernel
+from penstock import Journal, LogClosed, NotALog, Queue, kernel
 from penstock.formats import journal
 from penstock.inspect import FormatName, find, format_of
 from penstock.spark.options import WriteOptions
@@ -273,6 +274,18 @@ def test_a_death_at_any_call_leaves_the_batch_there_once_or_not_at_all(
 
 def cut_short(path: Path, format: FormatName, monkeypatch: pytest.MonkeyPatch, *, after: int) -> None:
     """A batch whose writer dies when it has stored the ledger so often: 1 is before the first byte, 2 after the last."""
+    with dying(monkeypatch, after=after):
+        append(path, format, 1, SECOND)
+
+
+def intend(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, *, after: int) -> None:
+    """The same in a log that is open."""
+    with dying(monkeypatch, after=after):
+        ledger.append("writer", 1, [part("journal", SECOND)])
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, *, after: int) -> Iterator[None]:
     stored = 0
     real = Ledger._store
 
@@ -285,10 +298,10 @@ def cut_short(path: Path, format: FormatName, monkeypatch: pytest.MonkeyPatch, *
         if after == 1:
             raise SystemExit
 
-    with monkeypatch.context() as dying:
-        dying.setattr(Ledger, "_store", store)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "_store", store)
         with pytest.raises(SystemExit):
-            append(path, format, 1, SECOND)
+            yield
 
 
 @pytest.mark.parametrize("after", [1, 2])
@@ -309,6 +322,35 @@ def test_what_tells_of_a_batch_that_was_cut_short_is_not_removed_before_it_is_as
         assert log.first_sequence > len(FIRST) + len(SECOND)
     assert append(path, format, 1, SECOND) == (after == 1)
     assert (payloads(path, format)[-len(SECOND) :] == SECOND) == (after == 1)
+
+
+@pytest.mark.filterwarnings("ignore::penstock.RecoveryUnfinished")
+@pytest.mark.parametrize("by", ["walk", "check"])
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_journal_does_not_remove_what_tells_of_a_batch_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, by: str
+) -> None:
+    """Its records go when the walk has come to its end; those of this session when their group is retired."""
+    path = tmp_path / "log"
+    assert append(path, "journal", 0, FIRST)
+    if by == "walk":
+        cut_short(path, "journal", monkeypatch, after=after)
+        with Journal(path) as others:
+            others.append_many([b"theirs"] * 300).result()
+    with Journal(path) as others:
+        assert len(list(others.recovered())) >= len(FIRST)
+        if by == "check":
+            ledger = Ledger(others._open_log())
+            intend(ledger, monkeypatch, after=after)
+            others.append_many([b"theirs"] * 300).result()
+            others._open_log().roll_now()
+            others.append(b"theirs")
+            others.checkpoint().result()
+            others.check().result()
+    with find(path)[0].open() as view:
+        assert view.first > len(FIRST) + len(SECOND)
+    assert append(path, "journal", 1, SECOND) == (after == 1)
+    assert (payloads(path, "journal")[-len(SECOND) :] == SECOND) == (after == 1)
 
 
 def test_nothing_is_removed_while_somebody_asks(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def apply(log: Log, retention: Retention, held: Held | None = None) -> list[Segm
     return gone
 
 
-def retire(log: Log, info: SegmentInfo, unless: Held) -> bool:
+def retire(log: Log, info: SegmentInfo, unless: Held = lambda info: False) -> bool:
     """Delete a sealed segment, unless it is needed: by a reader, or to tell whether a batch that was cut short is in the log."""
     return Ledger(log).settle() and log.retire(info, unless=unless)
 

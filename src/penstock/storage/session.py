@@ -52,34 +52,34 @@ class Session:
     def __init__(self, place: Path) -> None:
         self.last_file = max(sessions.segments(place, fmt), default=-1)
         self.current = 0  # the checkpoint that was registered last in it
-        self._log = Log(place, fmt, file_size=MAX_FILE_BYTES, interval=INDEX_INTERVAL, roll=Roll(), still=True)
+        self.log = Log(place, fmt, file_size=MAX_FILE_BYTES, interval=INDEX_INTERVAL, roll=Roll(), still=True)
 
     @property
     def next_sequence(self) -> int:
-        return self._log.next_sequence
+        return self.log.next_sequence
 
     def last_state(self, before: Checkpoints) -> Checkpoints:
         """How far the journal had come at the end of this session; `before` if it does not say."""
-        state = last_checkpoints(self._log, before)
+        state = last_checkpoints(self.log, before)
         self.current = state.current
         return state
 
     def walk(self, checked: int, on_corrupt: OnCorrupt, losses: list[Loss]) -> Iterator[tuple[int, list[bytes]]]:
         """The records of groups after `checked`: (group, payloads), some at a time."""
-        reader = LogReader(self._log, on_corrupt)
+        reader = LogReader(self.log, on_corrupt)
         try:
             reader.seek(self._start(checked).base)
             group, known = 1, False  # what follows damage may be of a later group: it is given until a checkpoint tells
             while True:
                 kind, payloads = reader.records.read_run(_RUN)
                 for loss in reader.losses:
-                    losses.append(loss._replace(reason=f"{self._log.path}: {loss.reason}"))
+                    losses.append(loss._replace(reason=f"{self.log.path}: {loss.reason}"))
                     known = False
                 reader.losses.clear()
                 if not payloads:
                     return
                 if kind == CHECKPOINT:
-                    group = fmt.read_checkpoints(payloads[-1], str(self._log.path), 0).current + 1
+                    group = fmt.read_checkpoints(payloads[-1], str(self.log.path), 0).current + 1
                     known = True
                 elif group > checked or not known:
                     yield max(group, checked + 1), payloads
@@ -88,9 +88,9 @@ class Session:
 
     def _start(self, checked: int) -> SegmentInfo:
         """The first file that may have records of later groups."""
-        start, *later = _files(self._log)
+        start, *later = _files(self.log)
         for following in later:
-            seg = self._log.directory.read(following.id, following.base, listed=True)
+            seg = self.log.directory.read(following.id, following.base, listed=True)
             frame = bytes(seg.data[:CHECKPOINT_BYTES])
             if len(frame) < CHECKPOINT_BYTES or fmt.read_head(frame) != (CHECKPOINT, 16):
                 break
@@ -102,4 +102,4 @@ class Session:
         return start
 
     def close(self) -> None:
-        self._log.close()
+        self.log.close()
