@@ -35,7 +35,7 @@ beside whoever writes it. Results go to stdout, everything else to stderr; long 
 
 | exit status | |
 |---|---|
-| 0 | all is well |
+| 0 | all is well, or whoever reads stdout has had enough, as `head` has |
 | 1 | something is damaged, or failed |
 | 2 | it was used in a wrong way: an unknown option, no log at that path |
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Queue
+from penstock import Channel, Queue
 from penstock.cli.app import app
 from tests.cli.conftest import COMMAND
 
@@ -45,6 +45,51 @@ def test_closed_streams(tmp_path: Path) -> None:
     for line in (f"tail {path} >&-", f"info {path} >&-", f"info {path} 2>&-"):
         told = shell(line)
         assert (told.returncode, "Traceback" in told.stderr) == (0, False), told.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "info {}",
+            "info {} --json",
+            "tail {}",
+            "dump {}",
+            "verify {}",
+            "repair {}",
+            "cursors {}",
+            "retain {} --max-bytes 1G",
+        ),
+        *("append {} --json", "convert {} {}.other --to channel", "compress {}.channel", "top {} --once", "doctor {}"),
+        *("--help", "info --help"),
+    ],
+)
+def test_nobody_reads_what_is_printed(tmp_path: Path, line: str) -> None:
+    """As after `head`, which has had enough: that is no failure, and nothing is said of it."""
+    with Queue(tmp_path / "q") as q:
+        q.append(b"x")
+    Channel[bytes](tmp_path / "q.channel").close()
+    assert unread(line.replace("{}", str(tmp_path / "q"))) == (0, b"")
+
+
+def unread(line: str) -> tuple[int, bytes]:
+    """How a command ends that nobody reads from, and what it says of that."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        told = subprocess.run(
+            [*COMMAND, *line.split()], stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, timeout=60
+        )
+    finally:
+        os.close(theirs)
+    return told.returncode, told.stderr
+
+
+def test_what_was_found_is_told_by_the_exit_status_though_nobody_reads_the_rest(tmp_path: Path) -> None:
+    with Queue(tmp_path / "q") as q:
+        q.append(b"x")
+    (tmp_path / "q" / "manifest").unlink()
+    assert unread(f"verify {tmp_path / 'q'} --json") == (1, b"")
 
 
 def test_what_stdout_cannot_say_is_escaped(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 
 def main() -> None:
@@ -18,7 +21,35 @@ def main() -> None:
     from penstock.cli.app import app
 
     _have_streams()
-    app()
+    with _until_nobody_reads():
+        app()
+
+
+@contextmanager
+def _until_nobody_reads() -> Iterator[None]:
+    """Whoever reads what is printed may have had enough, as `head` has: then a command ends there, and says nothing of it."""
+    like = sys.stdout
+    if isinstance(like, io.TextIOWrapper) and like is sys.__stdout__:
+        end = io.BufferedWriter(_Stdout(like.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(end, like.encoding, like.errors, line_buffering=like.line_buffering)
+    try:
+        yield
+    finally:
+        with suppress(_NobodyReads):  # all is done, so how it ends stays what it is
+            sys.stdout.flush()
+
+
+class _NobodyReads(SystemExit):
+    """Ends a command. No error that a library on the way might take for its own to tell."""
+
+
+class _Stdout(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # nor may Python tell when it ends
+            raise _NobodyReads(0) from None
 
 
 def _have_streams() -> None:

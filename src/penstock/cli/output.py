@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,9 +34,6 @@ def errors_told() -> Iterator[None]:
     """What Penstock raises on purpose is a line on stderr, not a traceback."""
     try:
         yield
-    except BrokenPipeError:  # whoever read what is printed has had enough; nor may Python tell when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
     except (InvalidOption, InvalidTopic, LogNotFound, NotALog) as error:
         fail(str(error), WRONG_USE)
     except (PenstockError, OSError) as error:
