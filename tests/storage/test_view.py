@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Channel
+from penstock import Channel, Queue, Topics
 from penstock.formats.channel import Method
 from penstock.inspect import View, find
 from penstock.storage import files
@@ -88,3 +88,16 @@ def test_a_segment_that_is_missing_is_not_taken_for_durable(
         with pytest.raises(FileNotFoundError, match=r"segment\.0"):
             view.durable_end()
     aside.rename(data)
+
+
+def test_a_topic_with_a_hidden_name_is_found_and_other_hidden_directories_are_not(tmp_path: Path) -> None:
+    """What is being converted, or written anew, has such a name too."""
+    with Topics(tmp_path) as topics:
+        for name in (".orders", "orders"):
+            topics.topic(name).publish(b"x").wait()
+    Queue(tmp_path / ".other.converting").close()
+    with Topics(tmp_path / ".topics.converting") as topics:
+        topics.topic("orders")
+    (tmp_path / ".foreign").mkdir()
+    (tmp_path / ".foreign" / "metadata.json").write_text("no settings of ours")
+    assert [part.topic for part in find(tmp_path)] == [".orders", "orders"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
@@ -301,7 +301,7 @@ def find(path: str | Path, format: FormatName | None = None, *, strict: bool = T
     found = _parts(top, format or detect(top, strict=strict))
     if found:
         return found
-    for child in sorted(p for p in top.iterdir() if p.is_dir() and not p.name.startswith(".")):
+    for child in sorted(p for p in top.iterdir() if p.is_dir() and (not p.name.startswith(".") or _says_topic(p))):
         found += _parts(child, detect(child, strict=strict))
     if not found:
         raise LogNotFound(f"{top}: neither a log nor a directory of logs")
@@ -330,6 +330,13 @@ def detect(top: Path, *, strict: bool = True) -> FormatName | None:
         if _YEAR.fullmatch(child.name) and any(queue.parse(name) is not None for name in files.walk_below(top, child)):
             return "queue"
     return None
+
+
+def _says_topic(top: Path) -> bool:
+    """Of a hidden directory: a topic may have such a name; what is being converted or written anew lies in one too, and is none."""
+    with suppress(NotALog):
+        return (metadata.load(top) or {}).get("format") == topic.NAME
+    return False
 
 
 def _settings(top: Path) -> dict[str, Any]:
