@@ -6,7 +6,9 @@ nothing is missed at a roll. Not thread-safe: one reader per thread. `BackwardRe
 
 from __future__ import annotations
 
+import os
 import time
+import weakref
 from bisect import bisect_right
 from typing import Literal
 
@@ -43,6 +45,7 @@ class LogReader:
         self._ends = Place(0, 0)  # of the segment, as far as known
         self._skipped: Place | None = None  # where it stands after records that a file cut short no longer has
         self._mended: set[int] = set()  # segments whose index was made anew
+        _all.add(self)
 
     # ---- where it stands ----
 
@@ -299,6 +302,10 @@ class LogReader:
 
     def close(self) -> None:
         self.records.detach()
+
+    def forked(self) -> None:
+        """In the child: what is in the map could be read on and on. Without it the next read asks the log, which says to open it anew."""
+        self.records.detach()
         self.records.page = None  # a seek asks for it again
         self._segment = None
 
@@ -311,6 +318,10 @@ class BackwardReader:
         self.position = sequence  # the record that is read next
         self._stretch: list[Place] = []
         self._high = -1  # pages up to here may be held
+        _all.add(self)
+
+    def forked(self) -> None:
+        self._stretch = []  # of what its reader has let go
 
     def read(self) -> Message | None:
         """The record at the position, stepping back; None before the first one."""
@@ -374,3 +385,14 @@ class BackwardReader:
                 at = reader._found_after(seg, at, end)
         if not self._stretch:  # the stretch begins with damage: what is lost reaches back to the entry's record
             self._stretch = [Place(-1, seg.place_before(self.position, info.end).sequence - 1)]
+
+
+_all: weakref.WeakSet[LogReader | BackwardReader] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for reader in list(_all):
+        reader.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
