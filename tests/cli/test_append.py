@@ -135,6 +135,21 @@ def test_what_was_read_before_an_interrupt_is_appended(path: Path) -> None:
     assert payloads(path) == [b"whole"] * 100_000
 
 
+@pytest.mark.parametrize("rest", [b"", b"half"])
+def test_what_was_just_read_when_an_interrupt_comes_is_not_lost(rest: bytes) -> None:
+    """It is taken from the pipe: nobody else will ever have it."""
+
+    class Late(io.BytesIO):
+        def read1(self, size: int | None = -1, /) -> bytes:
+            found = super().read1(size)
+            signal.raise_signal(signal.SIGINT)
+            return found
+
+    source = Records(Late(b"first\nsecond\n" + rest), length_prefixed=False)
+    assert [line for some in source for line in some] == [b"first", b"second"]
+    assert (source.interrupted, source.left_out_bytes) == (True, len(rest))
+
+
 def test_an_interrupt_while_records_are_appended_waits_for_that() -> None:
     lines = [b"%010d" % i for i in range(100_000)]
     source, got = Records(io.BytesIO(b"\n".join(lines)), length_prefixed=False), list[bytes]()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import BinaryIO, Final
 
@@ -22,7 +23,8 @@ class Records:
         self._stream = stream
         self._prefixed = length_prefixed
         self._rest = bytearray()
-        self._reading = False
+        self._waiting = False
+        self._waitable = _descriptor(stream)
         self.interrupted = False
         self.left_out_bytes = 0  # of a record that is not whole
 
@@ -41,14 +43,20 @@ class Records:
         self.left_out_bytes = len(self._rest)
 
     def _read(self) -> bytes:
-        """Some bytes; none at the end, and once it was interrupted."""
+        """Some bytes; none at the end, and once it was interrupted. What was taken from the stream is given back in any case."""
+        return self._stream.read1(_READ_BYTES) if self._has_come() else b""  # type: ignore[attr-defined]
+
+    def _has_come(self) -> bool:
+        """Wait until there is something to read, or the end; False if Ctrl-C comes first."""
         try:
-            self._reading = True
-            return b"" if self.interrupted else self._stream.read1(_READ_BYTES)  # type: ignore[attr-defined]
+            self._waiting = True
+            if not self.interrupted and self._waitable is not None:
+                select.select([self._waitable], [], [])
+            return not self.interrupted
         except KeyboardInterrupt:
-            return b""
+            return False
         finally:
-            self._reading = False
+            self._waiting = False
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -56,7 +64,7 @@ class Records:
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.interrupted = True
-            if self._reading:
+            if self._waiting:  # nothing is in our hands that could get lost
                 raise KeyboardInterrupt
 
         before = signal.signal(signal.SIGINT, stop)
@@ -84,3 +92,10 @@ class Records:
             at = end
         del data[:at]
         return found
+
+
+def _descriptor(stream: BinaryIO) -> int | None:
+    """What can be waited for; None of a stream in memory, which need not be."""
+    with suppress(OSError):
+        return stream.fileno()
+    return None
