@@ -18,9 +18,7 @@ MAX_PARTITIONS: Final = 4096
 MAX_SEQUENCE: Final = 1 << 62  # no log gets there: a file that says more is not believed
 INDEX_INTERVAL: Final = 1024
 CHANNEL_SEGMENT_BYTES: Final = 512 << 20
-CHANNEL_MESSAGE_BYTES: Final = (
-    64 << 20
-)  # a message that always fits, with its frame: so much room has a file beyond segment_bytes
+CHANNEL_MESSAGE_BYTES: Final = 64 << 20  # a file's room beyond segment_bytes: such a message, with its frame, always fits
 JOURNAL_BUFFER_BYTES: Final = 64 << 20  # what may be appended and not yet on the disk
 TOPIC_SEGMENT_BYTES: Final = 1 << 20
 TOPIC_BATCH: Final = 500

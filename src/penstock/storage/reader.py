@@ -10,6 +10,7 @@ import os
 import time
 import weakref
 from bisect import bisect_right
+from contextlib import suppress
 from typing import Literal
 
 from penstock import kernel
@@ -301,13 +302,14 @@ class LogReader:
                 return True
 
     def close(self) -> None:
+        self.records.page = None  # a seek asks for it again
+        self._segment = None
         self.records.detach()
 
     def forked(self) -> None:
         """In the child: what is in the map could be read on and on. Without it the next read asks the log, which says to open it anew."""
-        self.records.detach()
-        self.records.page = None  # a seek asks for it again
-        self._segment = None
+        with suppress(BufferError):  # another thread was at a read, in the parent; it has let go of it all the same
+            self.close()
 
 
 class BackwardReader:

@@ -56,9 +56,11 @@ class Reader:
 
     def detach(self) -> None:
         """Let the segment's files go; nothing is readable until the next `attach`."""
-        self._data.release()
-        self._times.release()
-        self._empty()
+        try:
+            self._data.release()
+            self._times.release()
+        finally:
+            self._empty()
 
     def attach(
         self,
