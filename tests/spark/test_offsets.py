@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock import Queue, Retention
 from penstock.errors import DataLost, InvalidOption, PenstockError
@@ -135,6 +135,34 @@ def test_available_now_does_not_wait_for_more(tmp_path: Path) -> None:
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == {"q": {"0": 10}}
+
+
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "3"}, {"maxBytesPerTrigger": "700"}])
+def test_a_limit_below_the_number_of_logs(tmp_path: Path, limit: dict[str, str]) -> None:
+    """Of logs that are written as fast as they are read, no one waits for ever, whether it has much or little."""
+    counts = {f"q{i}": 500 if i % 3 == 0 else 1 for i in range(8)}
+    for name, count in counts.items():
+        fill(tmp_path / name, count)
+    reader = stream(tmp_path, **limit)
+    at = reader.initialOffset()
+    for _ in range(16):
+        before, at = at, reader.latestOffset(at, reader.getDefaultReadLimit())
+        took = {name: by["0"] - before[name]["0"] for name, by in at.items()}
+        assert 0 < sum(took.values()) <= 7
+        for name in (name for name, count in took.items() if count):
+            fill(tmp_path / name, took[name])
+    assert all(by["0"] > 1 for by in at.values()), at
+
+
+def test_a_limit_is_shared_out_by_how_much_there_is(tmp_path: Path) -> None:
+    for name, count in (("a", 1), ("b", 1), ("c", 1), ("d", 1), ("e", 1), ("f", 100), ("g", 100), ("h", 900)):
+        fill(tmp_path / name, count)
+    for most in (8, 50, 1104):
+        reader = stream(tmp_path, maxOffsetsPerTrigger=str(most))
+        took = {name: by["0"] for name, by in reader.latestOffset(reader.initialOffset(), ReadMaxRows(most)).items()}
+        assert most - 8 < sum(took.values()) <= most
+        assert min(took.values()) == 1
+        assert took["f"] == took["g"] <= took["h"]
 
 
 def test_a_glob_means_logs(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return History(part, self._options.archive, durable=self._options.durable_only)
 
     def _limited(self, starts: Ends, ends: Ends) -> Ends:
-        """As much of what there is as a trigger may take, shared out by how much each has."""
+        """As much of what there is as a trigger may take."""
         limits = self._options.limits
         there = sum(ends[part] - starts[part] for part in ends)
         waited_s = time.monotonic() - self._taken_s
@@ -230,13 +230,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _shared(starts: Ends, ends: Ends, most: int) -> Ends:
-    """At most so many records, of each in the share that it has of what is there, and at least one of whoever has any."""
+    """At most so many records: one of whoever has any, and of the rest each in the share that it has of it.
+
+    Where they are too few for that they go round, from where all that was read so far leads to: each trigger begins as many further as the
+    one before took, so it never steps over one that was left out.
+    """
     there = {part: ends[part] - starts[part] for part in ends}
     total = sum(there.values())
     if total <= most:
         return ends
-    out, left = dict(starts), most
-    for part in sorted(there, key=lambda p: there[p]):
-        take = min(left, there[part], max(1, there[part] * most // total)) if there[part] else 0
-        out[part], left = starts[part] + take, left - take
-    return {part: out[part] for part in ends}
+    order = sorted(there, key=lambda part: (part.path, part.partition))
+    turn = sum(starts[part] for part in order) % len(order)
+    waiting = [part for part in order[turn:] + order[:turn] if there[part]]
+    served, rest, left = waiting[:most], max(0, most - len(waiting)), total - len(waiting)
+    take = {part: 1 + (there[part] - 1) * rest // left for part in served}
+    return {part: starts[part] + take.get(part, 0) for part in ends}
