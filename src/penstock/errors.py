@@ -23,6 +23,7 @@ PenstockError
 ├── RecordsLost                       records of a group could not be written, so it cannot be complete
 ├── FilesMissing                      the numbers of a journal's files have a gap, or one comes twice
 ├── DataLost                          what a Spark query is to read next was removed from the log
+├── StagingLost                       what tasks of Spark put aside for a commit is gone, or not what it was
 ├── RecordGone                        the sequence was removed by retention, or does not exist yet
 ├── CorruptRecord                     a record before the end of the log is damaged
 ├── CorruptSegment                    the compressed stream of a segment is damaged
@@ -164,6 +165,10 @@ class BufferFull(PenstockError, TimeoutError):
 
 class DataLost(PenstockError):
     """What a Spark query is to read next is no longer in the log."""
+
+
+class StagingLost(PenstockError):
+    """What tasks of Spark put aside for a commit is gone, or not what it was. Nothing of the batch was appended to that log."""
 
 
 class RecordGone(PenstockError):

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
+from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from penstock import DiskFull, InvalidPayload, Queue, Topics, kernel
+from penstock import DiskFull, InvalidPayload, Queue, StagingLost, Topics, kernel
 from penstock.errors import InvalidOption
 from penstock.formats import queue as fmt
+from penstock.inspect import format_of
 from penstock.spark import pins, staging
-from penstock.spark.options import write_options
+from penstock.spark.options import read_options, write_options
 from penstock.spark.sink import BatchWriter, Staged, StreamWriter
+from penstock.spark.source import BatchReader, PenstockSource
 from penstock.spark.target import Layout, Target, layout, publish
 from penstock.storage import files
+from tests.support import until
 
 VALUE = StructType([StructField("value", BinaryType())])
 
 
-def put_aside(path: Path, payloads: list[bytes], key: staging.Key = ("", 0)) -> dict[staging.Key, str]:
+def put_aside(path: Path, payloads: list[bytes], key: staging.Key = ("", 0)) -> dict[staging.Key, staging.Put]:
     with staging.Attempt(staging.Place(str(path / ".staging"), "query", 0)) as attempt:
         attempt.add(key, kernel.encode_many(fmt.SPEC, payloads), None)
     return attempt.files
@@ -102,9 +109,9 @@ def target(path: Path) -> Target:
 
 def test_a_record_that_fits_no_file(tmp_path: Path) -> None:
     path = tmp_path / "q"
-    paths = [*put_aside(path, [b"a", bytes(100_000)]).values()]
+    puts = [*put_aside(path, [b"a", bytes(100_000)]).values()]
     with pytest.raises(InvalidPayload, match="a record of 100000 bytes does not fit a file of 65536"):
-        publish(target(path), "query", 0, paths, comes_again=True)
+        publish(target(path), "query", 0, puts, comes_again=True)
     publish(target(path), "query", 0, [*put_aside(path, [b"b"]).values()], comes_again=True)
     with Queue(path) as q, q.tailer() as tailer:
         assert [m.payload for m in tailer] == [b"b"]
@@ -113,7 +120,7 @@ def test_a_record_that_fits_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["frames", "ledger"])
 def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     path = tmp_path / "q"
-    paths = [*put_aside(path, [b"a" * 100] * 50).values()]
+    puts = [*put_aside(path, [b"a" * 100] * 50).values()]
     with Queue(path, file_size=65536):
         pass
     real, real_replace = files.write, files.replace
@@ -132,7 +139,121 @@ def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         meanwhile.setattr(files, "write", full)
         meanwhile.setattr(files, "replace", full_replace)
         with pytest.raises(DiskFull):
-            publish(target(path), "query", 0, paths, comes_again=True)
+            publish(target(path), "query", 0, puts, comes_again=True)
     publish(target(path), "query", 0, [*put_aside(path, [b"b"]).values()], comes_again=True)
     with Queue(path) as q, q.tailer() as tailer:
         assert [m.payload for m in tailer] == [b"b"]
+
+
+def stale(path: Path) -> None:
+    long_ago = time.time() - 90_000
+    os.utime(path, (long_ago, long_ago))
+
+
+QUERY = "6f1ed002-ab5f-4a3e-9f0c-0123456789ab"
+
+
+@pytest.mark.parametrize("left", ["batch-1", QUERY])
+def test_what_nobody_keeps_fresh_goes_a_day_later(tmp_path: Path, left: str) -> None:
+    """Of jobs and of queries that do not come again; nothing else that lies in a directory given for staging."""
+    top = tmp_path / "staging"
+    for name in (left, f"{left}-notes", "batch-9"):
+        (top / name / "0").mkdir(parents=True)
+        (top / name / "0" / "x.frames").write_bytes(b"x")
+    (top / left / "1").mkdir()
+    for name in (left, f"{left}-notes"):
+        stale(top / name)
+    if left == "batch-1":
+        (top / "batch-1-notes").rename(top / "notes")
+    staging.Place(str(top), "batch-2", 0).sweep()
+    assert {path.name for path in top.iterdir()} == {"batch-9", "notes" if left == "batch-1" else f"{left}-notes"}
+
+
+def test_others_files_in_a_staging_directory_stay(tmp_path: Path) -> None:
+    (tmp_path / QUERY / "0").mkdir(parents=True)
+    (tmp_path / QUERY / "state").mkdir()
+    (tmp_path / QUERY / "0" / "1.delta").write_bytes(b"a state of Spark's own")
+    stale(tmp_path / QUERY)
+    staging.Place(str(tmp_path), "batch-2", 0).sweep()
+    staging.Place(str(tmp_path), QUERY, 7).sweep()
+    assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1
+    assert (tmp_path / QUERY / "state").is_dir()
+
+
+@pytest.mark.parametrize("query", ["batch-1", QUERY])
+def test_what_a_running_task_may_need_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
+    """For as long as it runs: one that waits for its rows keeps what the others of its job have staged."""
+    monkeypatch.setattr(staging, "_FRESH_S", 0.001)
+    place, other = (staging.Place(str(tmp_path), name, 0) for name in (query, "batch-2"))
+    with staging.Attempt(place) as done:
+        done.add(("", 0), b"x", None)
+    with staging.Attempt(place):
+        stale(tmp_path / query)
+        until(lambda: time.time() - (tmp_path / query).stat().st_mtime < 3600, "a sign of the task that waits")
+        other.sweep()
+        done.files["", 0].check_there()
+    stale(tmp_path / query)
+    other.sweep()
+    with pytest.raises(StagingLost, match="it is gone"):
+        done.files["", 0].check_there()
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def shorter(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])  # a whole number of frames, and of times
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def one_bit(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2 + 6] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("format", ["queue", "channel", "journal", "topic"])
+@pytest.mark.parametrize("suffix", [".frames", ".times"])
+@pytest.mark.parametrize("harm", [gone, shorter, zeros, one_bit])
+def test_what_was_staged_is_appended_or_an_error(
+    tmp_path: Path, format: str, suffix: str, harm: Callable[[Path], None]
+) -> None:
+    """Never a part of it, something else, or other times. Of several targets none has any."""
+    given = {"path": str(tmp_path / "log"), "format": format} | (
+        {"topic": "t", "partitions": "2"} if format == "topic" else {}
+    )
+    writer = StreamWriter(given, VALUE)
+    targets = [("t", 0), ("t", 1)] if format == "topic" else [("", 0)]
+
+    def staged(payloads: list[bytes]) -> Staged:
+        spec = format_of(writer._layout.format).SPEC
+        with staging.Attempt(writer._place("query", 0)) as attempt:
+            for key in targets:
+                attempt.add(key, kernel.encode_many(spec, payloads), array("q", range(1, 1 + len(payloads))).tobytes())
+        return Staged("query", attempt.files, {"t": 2} if format == "topic" else {})
+
+    broken = staged([b"first", b"other"])
+    harm(Path(broken.files[targets[-1]].path + suffix))
+    with pytest.raises(StagingLost):
+        writer.commit([broken], 0)
+    if harm in (gone, shorter):
+        assert not (tmp_path / "log" / "metadata.json").exists()
+        assert not (tmp_path / "log" / "t").exists()
+    writer.abort([broken], 0)
+    writer.commit([staged([b"again"])], 0)
+    source = {"path": str(tmp_path / "log")}
+    reader = BatchReader(read_options(source), PenstockSource(source).schema())
+    rows = [row for split in reader.partitions() for batch in reader.read(split) for row in batch.to_pylist()]
+    assert [row["value"] for row in rows if row["partition"] == targets[-1][1]] == [b"again"]
+    assert not (tmp_path / "log" / ".staging").exists()
+
+
+def test_a_commit_that_finds_its_files_gone_at_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    puts = [*put_aside(tmp_path / "q", [b"a"]).values()]
+    monkeypatch.setattr(staging.Put, "check_there", lambda put: Path(put.path + ".frames").unlink())
+    with pytest.raises(StagingLost, match="frames: staged for this batch, but it is gone"):
+        publish(target(tmp_path / "q"), "query", 0, puts, comes_again=True)

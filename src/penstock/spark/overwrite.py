@@ -16,7 +16,9 @@ from penstock.storage import files, metadata
 from penstock.topic.topics import Topics
 
 
-def replace(options: WriteOptions, layout: Layout, job: str, staged: Mapping[staging.Key, Sequence[str]]) -> None:
+def replace(
+    options: WriteOptions, layout: Layout, job: str, staged: Mapping[staging.Key, Sequence[staging.Put]]
+) -> None:
     """Put what was staged in place of what is there. A reader sees the old log or the new one; of several topics each is
     replaced by itself. Nobody else may have the old one open."""
     top = Path(options.path)
@@ -32,8 +34,8 @@ def replace(options: WriteOptions, layout: Layout, job: str, staged: Mapping[sta
             _same_settings(top, fresh)
             places = {"": (top, fresh)}
             staged = staged or {("", 0): []}  # an empty log is a log
-        for key, paths in staged.items():
-            publish(Target(changed(options, path=str(fresh)), layout, *key), job, 0, paths, comes_again=False)
+        for key, puts in staged.items():
+            publish(Target(changed(options, path=str(fresh)), layout, *key), job, 0, puts, comes_again=False)
         files.make_directories(top.parent if layout.format != "topic" else top, top.parent)
         for old, new in places.values():
             if old.is_dir() and detect(old) not in (None, layout.format):

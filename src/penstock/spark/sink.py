@@ -44,7 +44,7 @@ class Staged(WriterCommitMessage):
     """What one attempt of a task has staged."""
 
     query: str
-    files: dict[staging.Key, str]
+    files: dict[staging.Key, staging.Put]
     counts: dict[str, int]  # of partitions of each topic, when its rows were shared out
 
 
@@ -131,16 +131,17 @@ class _Writer:
 
     def _publish(self, query: str, batch: int, messages: Sequence[Any], *, comes_again: bool) -> None:
         """On the driver: append what was staged, each target's as one batch."""
-        for key, paths in _by_target(messages).items():
-            publish(Target(self._options, self._layout, *key), query, batch, paths, comes_again=comes_again)
+        for key, puts in _by_target(messages).items():
+            publish(Target(self._options, self._layout, *key), query, batch, puts, comes_again=comes_again)
 
 
-def _by_target(messages: Sequence[Any]) -> dict[staging.Key, list[str]]:
-    """What was staged for each target, in the order of the tasks."""
-    out: dict[staging.Key, list[str]] = {}
+def _by_target(messages: Sequence[Any]) -> dict[staging.Key, list[staging.Put]]:
+    """What was staged for each target, in the order of the tasks; all of it, before any of it is appended."""
+    out: dict[staging.Key, list[staging.Put]] = {}
     for message in messages:
-        for key, path in message.files.items() if message is not None else ():
-            out.setdefault(key, []).append(path)
+        for key, put in message.files.items() if message is not None else ():
+            put.check_there()
+            out.setdefault(key, []).append(put)
     return dict(sorted(out.items()))
 
 

@@ -1,22 +1,26 @@
 """Where tasks put encoded frames until the driver appends them: files of each attempt, in a directory of each batch.
 
-`<top>/<query>/<batch>/`, below the log's directory unless told otherwise. What a batch staged goes with its commit, also what
-failed attempts left. A job that died and does not come again leaves its directory; it goes with another's commit a day later.
+`<top>/<query>/<batch>/`, below the log's directory unless told otherwise. What a batch staged goes with its commit, also what failed
+attempts left. A query comes again with frames staged anew, so what no task keeps fresh is nobody's: it goes with another's commit
+when it has been so for a day. The commit appends what its tasks have told it of, byte for byte, or nothing.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import shutil
+import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
+from penstock import kernel
+from penstock.errors import StagingLost
 from penstock.kernel import Buffer
 from penstock.spark.options import WriteOptions
 from penstock.storage import files
@@ -24,8 +28,47 @@ from penstock.storage.bulk import Part
 
 _NAME: Final = ".staging"
 _STALE_S: Final = 24 * 3600
+_FRESH_S: Final = 600.0  # so often a task says that it runs
+_OWN: Final = re.compile(r"batch-.+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job, or a query by its id
+_FRAMES: Final = ".frames"
+_TIMES: Final = ".times"
 
 Key = tuple[str, int]  # topic and partition; ("", 0) where there are none
+
+
+class Seal(NamedTuple):
+    """What tells a file from every other."""
+
+    size_bytes: int = 0
+    sum: int = 0
+
+    def over(self, more: bytes) -> Seal:
+        return Seal(self.size_bytes + len(more), kernel.crc64(more, self.sum))
+
+
+@dataclass(slots=True)
+class Put:
+    """What an attempt has staged for one target. Plain data: it travels to the driver."""
+
+    path: str  # without the suffix
+    seals: dict[str, Seal] = field(default_factory=dict)  # by suffix
+
+    def check_there(self) -> None:
+        """Raise StagingLost if a look at the directory tells that it is not what was staged."""
+        for suffix, seal in self.seals.items():
+            try:
+                found = Path(self.path + suffix).stat().st_size
+            except FileNotFoundError:
+                raise _lost(self.path + suffix, "it is gone") from None
+            if found != seal.size_bytes:
+                raise _lost(self.path + suffix, f"it has {found} bytes, not {seal.size_bytes}")
+
+
+def _lost(path: str, what: str) -> StagingLost:
+    return StagingLost(
+        f"{path}: staged for this batch, but {what}. Nothing of it was appended: run it again, and see that nobody else removes or writes "
+        "files there"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +83,33 @@ class Place:
     def path(self) -> Path:
         return Path(self.top) / self.query / str(self.batch)
 
+    def keep_fresh(self) -> None:
+        """Say that what is staged for the query is still of use."""
+        with suppress(FileNotFoundError):
+            os.utime(Path(self.top) / self.query)
+
     def sweep(self) -> None:
-        """Remove what was staged for this batch and earlier ones, and what dead jobs left."""
+        """Remove what was staged for this batch and earlier ones, and what is nobody's any more."""
         top = Path(self.top)
-        for path in _children(top / self.query):
-            if path.name.isdecimal() and int(path.name) <= self.batch:
-                shutil.rmtree(path, ignore_errors=True)
+        _remove(top / self.query, self.batch)
         for path in _children(top):
-            if path.name.startswith("batch-") and path.name != self.query and _age_s(path) > _STALE_S:
-                shutil.rmtree(path, ignore_errors=True)
-        for empty in (top / self.query, top):
-            try:
-                empty.rmdir()
-            except OSError:
-                return  # another batch, or query, is at work there
+            if _OWN.fullmatch(path.name) and path.name != self.query and _age_s(path) > _STALE_S:
+                _remove(path)
+        with suppress(OSError):  # another query is at work there
+            top.rmdir()
+
+
+def _remove(query: Path, last: int | None = None) -> None:
+    """What was staged for a query up to a batch. A staging directory may be one that others use, too: all else in it stays."""
+    for batch in _children(query):
+        if batch.name.isdecimal() and (last is None or int(batch.name) <= last):
+            for path in _children(batch):
+                if path.suffix in (_FRAMES, _TIMES):
+                    path.unlink(missing_ok=True)
+            with suppress(OSError):  # an attempt that nobody waits for has put something there
+                batch.rmdir()
+    with suppress(OSError):  # another batch is at work there
+        query.rmdir()
 
 
 def top_of(options: WriteOptions) -> str:
@@ -61,7 +117,8 @@ def top_of(options: WriteOptions) -> str:
 
 
 def _children(top: Path) -> Iterator[Path]:
-    yield from top.iterdir() if top.is_dir() else ()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        yield from list(top.iterdir())
 
 
 def _age_s(path: Path) -> float:
@@ -74,39 +131,60 @@ def _age_s(path: Path) -> float:
 @dataclass(slots=True)
 class Attempt:
     """What one attempt of a task stages. `with attempt: attempt.add(…)`. After a power cut it is staged again, so nothing of it is
-    synced."""
+    synced. As long as it lasts, also while it waits for rows, it keeps what is staged for its query from being swept."""
 
     place: Place
-    files: dict[Key, str] = field(default_factory=dict)  # without the suffix
+    files: dict[Key, Put] = field(default_factory=dict)
     _out: dict[str, IO[bytes]] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
+    _done: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Attempt:
         self.place.path.mkdir(parents=True, exist_ok=True)
+        self.place.keep_fresh()
+        beside = threading.Thread(target=self._keep_fresh, name="penstock-staging", daemon=True)
+        beside.start()
+        self._stack.callback(beside.join)
+        self._stack.callback(self._done.set)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def _keep_fresh(self) -> None:
+        while not self._done.wait(_FRESH_S):
+            self.place.keep_fresh()
+
     def add(self, key: Key, frames: bytes, times: bytes | None) -> None:
         """Frames for a target, behind those it has already; all of them with times, or none."""
-        path = self.files.setdefault(key, str(self.place.path / uuid.uuid4().hex))
-        for suffix, content in ((".frames", frames), (".times", times)):
+        put = self.files.setdefault(key, Put(str(self.place.path / uuid.uuid4().hex)))
+        for suffix, content in ((_FRAMES, frames), (_TIMES, times)):
             if content is not None:
-                if path + suffix not in self._out:
-                    self._out[path + suffix] = self._stack.enter_context(Path(path + suffix).open("wb"))  # noqa: SIM115
-                self._out[path + suffix].write(content)
+                path = put.path + suffix
+                if path not in self._out:
+                    self._out[path] = self._stack.enter_context(Path(path).open("wb"))  # noqa: SIM115
+                self._out[path].write(content)
+                put.seals[suffix] = put.seals.get(suffix, Seal()).over(content)
 
 
-def mapped(stack: ExitStack, path: str) -> Part:
-    """What was staged at a path, while the stack lasts. It goes as it is appended: should that fail, it is staged again."""
-    frames = stack.enter_context(_open(Path(path + ".frames")))
-    times = Path(path + ".times")
-    return Part(
+def mapped(stack: ExitStack, put: Put) -> Part:
+    """What was staged, while the stack lasts; StagingLost if it is not that any more. It goes as it is appended: should that fail, it is
+    staged again."""
+    put.check_there()
+    try:
+        frames = stack.enter_context(_open(Path(put.path + _FRAMES)))
+        times = stack.enter_context(_open(Path(put.path + _TIMES))) if _TIMES in put.seals else None
+    except FileNotFoundError as error:
+        raise _lost(error.filename, "it is gone") from None
+    part = Part(
         _map(stack, frames),
-        _map(stack, stack.enter_context(times.open("rb"))) if times.exists() else None,
+        _map(stack, times) if times is not None else None,
         lambda start, length: _give_back(frames.fileno(), start, length),
     )
+    for suffix, content in ((_FRAMES, part.frames), (_TIMES, part.times)):
+        if content is not None and kernel.crc64(content) != put.seals[suffix].sum:
+            raise _lost(put.path + suffix, "other bytes are in it")
+    return part
 
 
 def _open(path: Path) -> IO[bytes]:

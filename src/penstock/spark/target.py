@@ -125,10 +125,10 @@ def opened(target: Target) -> Iterator[OpenTarget]:
             yield OpenTarget(Ledger(topic._part(target.partition).log))
 
 
-def publish(target: Target, query: str, batch: int, paths: Sequence[str], *, comes_again: bool) -> None:
-    """Append what was staged at these paths as one batch, unless it is there already."""
+def publish(target: Target, query: str, batch: int, puts: Sequence[staging.Put], *, comes_again: bool) -> None:
+    """Append what was staged as one batch, unless it is there already."""
     with ExitStack() as stack:
-        parts = [staging.mapped(stack, path) for path in paths]
+        parts = [staging.mapped(stack, put) for put in puts]
         log = stack.enter_context(opened(target))
         log.append(query, batch, parts)
         if not comes_again:
