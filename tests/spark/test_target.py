@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import time
 from array import array
 from collections.abc import Callable
@@ -257,3 +258,20 @@ def test_a_commit_that_finds_its_files_gone_at_last(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(staging.Put, "check_there", lambda put: Path(put.path + ".frames").unlink())
     with pytest.raises(StagingLost, match="frames: staged for this batch, but it is gone"):
         publish(target(tmp_path / "q"), "query", 0, puts, comes_again=True)
+
+
+def test_more_tasks_than_a_process_may_have_files(tmp_path: Path) -> None:
+    path, times = tmp_path / "q", array("q", [1, 2]).tobytes()
+    puts = []
+    for i in range(100):
+        with staging.Attempt(staging.Place(str(path / ".staging"), "query", 0)) as attempt:
+            attempt.add(("", 0), kernel.encode_many(fmt.SPEC, [b"%d" % i] * 2), times)
+        puts += attempt.files.values()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(p.name) for p in Path("/proc/self/fd").iterdir()) + 60, hard))
+    try:
+        publish(target(path), "query", 0, puts, comes_again=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with Queue(path) as q, q.tailer() as tailer:
+        assert [m.payload for m in tailer] == [b"%d" % (i // 2) for i in range(200)]

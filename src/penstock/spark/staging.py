@@ -7,7 +7,6 @@ when it has been so for a day. The commit appends what its tasks have told it of
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import threading
@@ -167,47 +166,31 @@ class Attempt:
                 put.seals[suffix] = put.seals.get(suffix, Seal()).over(content)
 
 
-def mapped(stack: ExitStack, put: Put) -> Part:
-    """What was staged, while the stack lasts; StagingLost if it is not that any more. It goes as it is appended: should that fail, it is
-    staged again."""
+def mapped(put: Put) -> Part:
+    """What was staged; StagingLost if it is not that any more. It goes as it is appended: should that fail, it is staged again.
+
+    Nothing of it is open: a batch may have more tasks than a process may have files.
+    """
     put.check_there()
-    try:
-        frames = stack.enter_context(_open(Path(put.path + _FRAMES)))
-        times = stack.enter_context(_open(Path(put.path + _TIMES))) if _TIMES in put.seals else None
-    except FileNotFoundError as error:
-        raise _lost(error.filename, "it is gone") from None
-    part = Part(
-        _map(stack, frames),
-        _map(stack, times) if times is not None else None,
-        lambda start, length: _give_back(frames.fileno(), start, length),
-    )
-    for suffix, content in ((_FRAMES, part.frames), (_TIMES, part.times)):
-        if content is not None and kernel.crc64(content) != put.seals[suffix].sum:
+    content = {suffix: _map(put.path + suffix) for suffix in put.seals}
+    for suffix, seal in put.seals.items():
+        if kernel.crc64(content[suffix]) != seal.sum:
             raise _lost(put.path + suffix, "other bytes are in it")
-    return part
+    frames = Path(put.path + _FRAMES)
+    return Part(content[_FRAMES], content.get(_TIMES), lambda start, length: _give_back(frames, start, length))
 
 
-def _open(path: Path) -> IO[bytes]:
+def _map(path: str) -> Buffer:
+    import pyarrow as pa
+
     try:
-        return path.open("r+b")
-    except PermissionError:
-        return path.open("rb")  # workers of another user staged it
+        with pa.memory_map(path) as file:
+            return memoryview(file.read_buffer())
+    except FileNotFoundError:
+        raise _lost(path, "it is gone") from None
 
 
-def _give_back(fd: int, start: int, length: int) -> None:
-    with suppress(OSError):  # where that cannot be done it takes room until the commit is done
+def _give_back(path: Path, start: int, length: int) -> None:
+    """Where that cannot be done, as where workers of another user staged it, it takes room until the commit is done."""
+    with suppress(OSError), files.opened(path, write=True) as fd:
         files.give_back(fd, start, length)
-
-
-def _map(stack: ExitStack, file: IO[bytes]) -> Buffer:
-    size = os.fstat(file.fileno()).st_size
-    if not size:
-        return b""
-    made = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    stack.callback(_unmap, made)
-    return made
-
-
-def _unmap(made: mmap.mmap) -> None:
-    with suppress(BufferError):  # an error on its way out has views of it in hand: it goes with them
-        made.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,9 +127,8 @@ def opened(target: Target) -> Iterator[OpenTarget]:
 
 def publish(target: Target, query: str, batch: int, puts: Sequence[staging.Put], *, comes_again: bool) -> None:
     """Append what was staged as one batch, unless it is there already."""
-    with ExitStack() as stack:
-        parts = [staging.mapped(stack, put) for put in puts]
-        log = stack.enter_context(opened(target))
+    parts = [staging.mapped(put) for put in puts]
+    with opened(target) as log:
         log.append(query, batch, parts)
         if not comes_again:
             log.forget(query)
