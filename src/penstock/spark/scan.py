@@ -26,7 +26,7 @@ _log: Final = logging.getLogger("penstock.spark")
 _ROWS: Final = 32_768
 _NUMBERS: Final = array("q", range(_ROWS))
 _OF_RECORDS: Final = {"value", "timestamp", "position"}
-_BYTES: Final = 16 << 20
+_BYTES: Final = 16 << 20  # of payloads in a record batch, unless one is larger; Arrow and Spark take less than 2 GiB
 
 
 def read_split(options: ReadOptions, schema: StructType, split: Split) -> Iterator[pa.RecordBatch]:
@@ -81,7 +81,8 @@ def _archived(piece: ArchivedPiece, schema: pa.Schema) -> Iterator[pa.RecordBatc
     file = opened(piece.path)
     groups = [i for i in range(file.num_row_groups) if _overlaps(file.metadata.row_group(i), piece)]
     try:
-        for batch in file.iter_batches(_ROWS, row_groups=groups, columns=["offset", *kept]):
+        # One by one: each was a record batch. Asked for together they come as one of so many rows, of whatever size.
+        for batch in (b for i in groups for b in file.iter_batches(_ROWS, row_groups=[i], columns=["offset", *kept])):
             offsets = batch.column("offset")
             some = batch.filter(pc.and_(pc.greater_equal(offsets, piece.lo), pc.less(offsets, piece.hi)))
             if some.num_rows:
@@ -286,7 +287,7 @@ class _Journal(_Frames):
 
     def _next(self, n: int) -> pa.RecordBatch | None:
         while self._records.sequence < self._piece.hi:
-            kind, payloads = self._records.read_run(_ROWS)
+            kind, payloads = self._records.read_run(self._records.measure(_ROWS, _BYTES)[0])
             if not payloads:
                 return None
             size = sum(len(p) + self._seg.spec.overhead for p in payloads)
