@@ -128,6 +128,23 @@ def test_removed_between_planning_and_reading(tmp_path: Path, fail: str, on_corr
         assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 3000 - gone
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_removed_from_a_log_that_came_while_the_query_ran(tmp_path: Path, fail: str) -> None:
+    """Its first batch has no start in the checkpoint; what it had when that was planned is missed all the same."""
+    fill(tmp_path / "a")
+    reader = stream(tmp_path, failOnDataLoss=fail)
+    before = reader.latestOffset(reader.initialOffset(), ALL)
+    fill(tmp_path / "b", 3000)
+    after = reader.latestOffset(before, ALL)
+    with Queue(tmp_path / "b") as q:
+        gone = retention.drop(q._open_log(), 1 << 40)[-1].next
+    if fail == "true":
+        with pytest.raises(DataLost, match=f"offsets 0 to {gone - 1} were removed"):
+            rows(reader, before, after)
+    else:
+        assert rows(reader, before, after) == [("b", i) for i in range(gone, 3000)]
+
+
 def test_available_now_does_not_wait_for_more(tmp_path: Path) -> None:
     fill(tmp_path / "q")
     reader = stream(tmp_path / "q", minOffsetsPerTrigger="100")

@@ -66,6 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._target: dict[str, dict[str, int]] | None = None  # where an AvailableNow query ends
         self._taken_s = time.monotonic()  # when a trigger last took something
+        self._began: Ends = {}  # with which record logs that came while the query ran did
         self._by_topic: dict[str, str] = {}  # the path of each log that offsets name by its topic
 
     # ---- offsets ----
@@ -88,6 +89,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             target = self._unpacked(self._target)
             ends = {part: min(end, target.get(part, end)) for part, end in ends.items() if part in target}
         new = {part: self._now(part).first for part in ends if part not in starts}  # they came while the query ran
+        self._began |= new
         self._hold(new)
         starts |= new
         ends = {part: max(end, starts[part]) for part, end in ends.items()}
@@ -213,7 +215,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts, found = self._unpacked(start), []
         for part, hi in self._unpacked(end).items():
             history = History(part, self._options.archive)
-            bounds = Bounds(starts.get(part, history.first), hi)
+            bounds = Bounds(starts.get(part, self._began.get(part, history.first)), hi)
             if bounds.lo < bounds.hi:
                 found += pieces(history, checked(self._options, history, bounds), EVERYTHING)
         return list(splits(found, self._options.min_partitions))
