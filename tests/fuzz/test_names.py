@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from penstock import Channel, DecodeError, Journal, NotALog, Queue, Topics, codecs
+from penstock import Channel, DecodeError, Journal, NotALog, PenstockError, Queue, RecoveryUnfinished, Topics, codecs
 from penstock.cursors import move
 from penstock.formats import queue as queue_format
 from penstock.storage.cursor import Cursors
+from tests.fuzz import corpus
+from tests.fuzz.campaign import WORK
+from tests.queue.crash import Image
+from tests.repair import logs
+from tests.topic_crash import wreck
 
 NAMES = [
     "..",
@@ -79,12 +86,91 @@ def test_a_cursor_that_is_a_link_is_replaced_and_not_written_through(inside: Pat
         q.tailer("reader").commit()
         (inside / "queue/cursors/reader").unlink()
         (inside / "queue/cursors/reader").symlink_to(elsewhere)
-        with pytest.raises(NotALog, match="cursor"):
+        with pytest.raises(NotALog, match="cursors/reader: a link"):
             q.tailer("reader")
         Cursors(inside / "queue").store("reader", 1)
         assert q.tailer("reader").position == 1
     assert elsewhere.read_bytes() == b"somebody's"
     assert not (inside / "queue/cursors/reader").is_symlink()
+
+
+def _tree(top: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(top)): p.read_bytes() for p in top.rglob("*") if p.is_file()}
+
+
+def _led_out(image: Image, name: str, top: Path) -> Path:
+    """A log of which one file or directory lies elsewhere, with a link in its place."""
+    path = wreck.lay(image, top / "log", "same")
+    (top / "elsewhere").mkdir()
+    (path / name).rename(top / "elsewhere" / "it")
+    (path / name).symlink_to(top / "elsewhere" / "it")
+    return path
+
+
+def _one_of_each_sort(image: Image) -> list[str]:
+    """A file of each sort, and every directory."""
+    directories = {str(above) for name in image for above in Path(name).parents[:-1]}
+    return [*{corpus.sort_of(name): name for name in sorted(image)}.values(), *sorted(directories)]
+
+
+@pytest.mark.parametrize("kind", ["queue", "zstd", "journal", "topic"])
+def test_what_a_link_leads_to_is_not_written(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever file or directory of a log is one: it is refused, or done without."""
+    logs.small(monkeypatch)
+    image, refused = corpus.image(kind), set()
+    for number, name in enumerate(_one_of_each_sort(image)):
+        for what, work in WORK.items():
+            top = tmp_path / f"{number} {what}"
+            path = _led_out(image, name, top)
+            before = _tree(top / "elsewhere")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RecoveryUnfinished)
+                try:
+                    work(kind, path)
+                except NotALog as error:
+                    refused |= {Path(name).name} if "a link, where a log has its own" in str(error) else set()
+                except PenstockError:
+                    pass  # it is as if there were none
+            assert _tree(top / "elsewhere") == before, (what, name)
+    assert {".lock", "manifest", "metadata.json"} <= refused
+    assert kind == "journal" or {"cursors", "reader"} & refused
+
+
+@pytest.mark.parametrize("kind", ["queue", "zstd", "journal", "topic"])
+def test_nothing_is_made_where_a_link_leads(inside: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new log, with a link to nowhere in the place of each file that it makes."""
+    logs.small(monkeypatch)
+    names = [name for name in _one_of_each_sort(corpus.image(kind)) if corpus.sort_of(name) not in ("ledger", "losses")]
+    for number, name in enumerate(names):
+        link = inside / str(number) / name
+        link.parent.mkdir(parents=True)
+        link.symlink_to(inside / "nowhere")
+        with suppress(PenstockError, FileExistsError):
+            if kind == "topic":
+                with Topics(inside / str(number)) as topics:
+                    topics.topic("t", 2)
+            WORK["write"](kind, inside / str(number))
+        assert not (inside / "nowhere").exists(), name
+
+
+def test_the_directory_that_is_asked_for_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    _make_all(tmp_path / "link")
+    with Topics(tmp_path / "link" / "topics") as topics:
+        topics.topic("t").add_partitions(2)
+    with Queue(tmp_path / "disk" / "queue", read_only=True) as q:
+        assert [m.payload for m in q.tailer()] == [b"x"]
+
+
+def test_a_group_behind_a_link_is_not_joined(inside: Path) -> None:
+    (inside / "elsewhere").mkdir()
+    with Topics(inside / "topics") as topics:
+        t = topics.topic("t")
+        (inside / "topics" / "t" / ".groups").symlink_to(inside / "elsewhere")
+        with pytest.raises(NotALog, match=r"\.groups: a link"):
+            t.group("g")
+    assert not any((inside / "elsewhere").iterdir())
 
 
 def _make_all(top: Path) -> None:

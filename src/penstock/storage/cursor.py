@@ -36,6 +36,7 @@ class Cursors:
 
     def __init__(self, top: Path) -> None:
         self._directory = top / "cursors"
+        files.refuse_links(self._directory, top)
 
     def path(self, name: str) -> Path:
         """The file of a name."""

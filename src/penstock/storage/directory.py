@@ -46,6 +46,7 @@ class Directory:
         A new log begins with `first`."""
         self.path = path
         self.own = own or path
+        files.refuse_links(self.own, path)
         self.fmt = fmt
         self.file_size = file_size
         self.interval = interval

@@ -1,7 +1,7 @@
 """The operating system's files: the only module that opens, writes, syncs, renames, maps or locks them.
 
 Everything is a plain function, called as `files.name(...)`, so that a fault test can replace any one of them. Errors are
-`OSError` as they come; what they mean for a log is for the caller to say.
+`OSError` as they come; what they mean for a log is for the caller to say. Only a link in place of a file is refused here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from penstock.errors import NotALog
 
 # No futex, robust mutex or fallocate: what a machine without them does. Tests run everything both ways.
 PORTABLE: Final = os.environ.get("PENSTOCK_PORTABLE", "") not in ("", "0") or sys.platform != "linux"
@@ -62,16 +64,38 @@ _SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
 
 
 def open_read(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return _open(path, os.O_RDONLY)
 
 
 def open_write(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return _open(path, os.O_RDWR)
 
 
 def create(path: Path, *, exclusive: bool = True) -> int:
     """With the caller's umask, and never to be written by everybody."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0), 0o664)
+    return _open(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if exclusive else 0))
+
+
+def _open(path: Path, flags: int) -> int:
+    """What a link leads to is somebody else's: it is neither read as a log's nor written to."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o664)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK) and path.is_symlink():
+            raise _a_link(path) from error
+        raise
+
+
+def _a_link(path: Path) -> NotALog:
+    return NotALog(f"{path}: a link, where a log has its own; put there what it leads to")
+
+
+def refuse_links(path: Path, top: Path) -> None:
+    """Neither a directory nor those above it up to `top` may lead elsewhere. That itself may: it is what was asked for."""
+    while path != top:
+        if path.is_symlink():
+            raise _a_link(path)
+        path = path.parent
 
 
 def temporary_directory() -> Path:

@@ -138,6 +138,7 @@ def prepare(top: Path, fmt: Format, segment: int, file_size: int, interval: int)
     Needs no lock: any number of threads and processes may do this at once.
     """
     paths = SegmentPaths(top, fmt, segment)
+    files.refuse_links(paths.data.parent, top)
     files.make_directories(paths.data.parent, top)
     data_bytes, records = prepared(fmt, file_size, 0)
     made: list[tuple[Path, Path]] = []

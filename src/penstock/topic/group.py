@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from penstock.errors import LogClosed, PenstockError
+from penstock.storage import files
 from penstock.storage.claims import Claims
 from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
@@ -67,6 +68,7 @@ class GroupMember(Closable):
         LogReader(part(0).log, on_corrupt)  # refuses what there is not
         part(0).log.cursors.load(name)
         self._count = count
+        files.refuse_links(top / ".groups" / name, top)
         self._claims = Claims(top / ".groups" / name, count())
         try:
             self._settle()

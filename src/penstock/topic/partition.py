@@ -51,6 +51,7 @@ class OpenPartition:
         self.number = number
         own = top / f".partition_{number}"
         if not topics.read_only:
+            files.refuse_links(own, top)
             files.make_directories(own, top)
         kept = topics.retention
         self._janitor = Janitor(

@@ -73,6 +73,7 @@ class Topic:
     def __init__(self, topics: Topics, name: str, settings: Settings) -> None:
         self.name = name
         self.path = topics.path / name
+        files.refuse_links(self.path, topics.path)
         self._topics = topics
         self._settings = settings
         self._parts: list[OpenPartition | None] = [None] * settings["partitions"]
