@@ -51,6 +51,10 @@ def main() -> int:
     )
     parser.add_argument("--without", action="append", default=[], metavar="OP", help="no workload with this operation")
     parser.add_argument("--ops", help="only this workload: operations with commas between")
+    parser.add_argument("--done", type=int, help="of it what comes after so many of its operations")
+    parser.add_argument("--most-kills", type=int, help="of it at most so many kills")
+    parser.add_argument("--cuts", type=int, default=1, help="of so many crashes the recovery is cut, too")
+    parser.add_argument("--case", type=int, help="of its crashes this one alone")
     parser.add_argument("--fault", choices=KINDS, help="only this fault")
     parser.add_argument("--nth", type=int, default=1)
     parser.add_argument("--for-good", action="store_true")
@@ -117,7 +121,8 @@ def _parts(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[tuple[str, I
     if a.fault:
         yield a.fault, iter([lambda saw: _fault(yard, use, Fault(a.fault, a.nth, a.for_good), saw)])
     elif a.ops is not None:
-        yield "crash", iter([lambda saw: _one(yard, use, tuple(filter(None, a.ops.split(","))), a, None, saw)])
+        ops = tuple(filter(None, a.ops.split(",")))
+        yield "crash", iter([lambda saw: _one(yard, use, ops, a, a.done, None, saw)])
     else:
         yield f"crash, up to {_OPS} operations", _short(yard, use, a)
         yield "crash, many operations", _long(yard, use, a)
@@ -129,10 +134,19 @@ def _short(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     """What lies before the last operation is looked at with the workload that ends there; what comes to the same, once."""
     seen: set[bytes] = set()
     for ops in (ops for ops in workloads(use, _OPS) if not set(a.without).intersection(ops)):
-        yield lambda saw, ops=ops: _one(yard, use, ops, a, seen, saw)  # type: ignore[misc]
+        done = len(ops) - 1 if ops else None
+        yield lambda saw, ops=ops, done=done: _one(yard, use, ops, a, done, seen, saw)  # type: ignore[misc]
 
 
-def _one(yard: Yard, use: str, ops: tuple[str, ...], a: argparse.Namespace, seen: set[bytes] | None, saw: Saw) -> Tried:
+def _one(
+    yard: Yard,
+    use: str,
+    ops: tuple[str, ...],
+    a: argparse.Namespace,
+    done: int | None,
+    seen: set[bytes] | None,
+    saw: Saw,
+) -> Tried:
     return try_workload(
         yard,
         use,
@@ -141,9 +155,11 @@ def _one(yard: Yard, use: str, ops: tuple[str, ...], a: argparse.Namespace, seen
         a.most,
         sample=a.sample,
         most_near=a.near,
-        during_recovery=1,
-        done=len(ops) - 1 if ops else None,
+        most_kills=a.most_kills,
+        during_recovery=a.cuts,
+        done=done,
         seen=seen,
+        only=a.case,
         saw=saw,
     )
 

@@ -53,10 +53,10 @@ def workloads(use: str, longest: int) -> Iterator[tuple[str, ...]]:
         yield from itertools.product(USES[use].ops, repeat=length)
 
 
-def replay(use: str, ops: Sequence[str], seed: int, most: int, near: int, sample: int) -> str:
-    """The command that tries a workload again."""
-    limits = f"--most {most} --near {near} --sample {sample}"
-    return f"python -m tests.kit.campaign --use {use} --ops '{','.join(ops)}' --seed {seed} {limits}"
+def replay(use: str, ops: Sequence[str], seed: int, **limits: int | None) -> str:
+    """The command that tries a workload again, with the same crashes to choose from."""
+    given = "".join(f" --{name.replace('_', '-')} {value}" for name, value in limits.items() if value is not None)
+    return f"python -m tests.kit.campaign --use {use} --ops '{','.join(ops)}' --seed {seed}{given}"
 
 
 def record(use: type[Use], ops: Sequence[str], top: Path, done: int | None = None) -> list[Moment]:
@@ -88,31 +88,47 @@ def try_workload(
     during_recovery: int = 0,
     done: int | None = None,
     seen: set[bytes] | None = None,
+    only: int | None = None,
     to_first: bool = False,
     lengths_in_order: bool = True,
+    again: str | None = None,
     saw: Saw = lambda tried: None,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many, and those
     near to all lost and all kept, if they are no more than `most_near`. Of kills `most_kills`, or all. Of `during_recovery` of them the
-    recovery is cut too, at each of its moments. What comes before so many operations are `done` is left out, and what was `seen` before;
-    `to_first` ends with a failure. `saw` is told of each."""
-    kind, rng = USES[use], random.Random(f"{seed} {use} {ops}")
+    recovery is cut too, at each of its moments. What comes before so many operations are `done` is left out, and what was `seen` before,
+    or all but the one of number `only`; `to_first` ends with a failure. `saw` is told of each. `again` is the command for a failure, if
+    it is not that of the campaign."""
+    kind, rng = USES[use], random.Random(f"{seed} {use} {','.join(ops)}")
     moments = record(kind, ops, yard.keep(), done)
     found = power_cuts(moments, rng, most, sample=sample, most_near=most_near, lengths_in_order=lengths_in_order)
     killed = kills(moments).all
     crashes = [*rng.sample(killed, min(most_kills or len(killed), len(killed))), *found.all]
+    # Which are cut is chosen of all: what was seen before depends on which workloads came before.
+    cut = set(rng.sample(range(len(crashes)), min(during_recovery, len(crashes))))
+    numbered = [(i, crash) for i, crash in enumerate(crashes) if only is None or i == only]
+    if only is not None and not numbered:
+        raise ValueError(f"case {only}: there are {len(crashes)}")
     if seen is not None:
-        crashes = [crash for crash in crashes if _is_new(crash, kind, seen)]
-    again = replay(use, ops, seed, most, most_near, sample or most)
+        numbered = [(i, crash) for i, crash in numbered if _is_new(crash, kind, seen)]
+    limits = {
+        "most": most,
+        "near": most_near,
+        "sample": sample or most,
+        "most_kills": most_kills,
+        "cuts": during_recovery,
+    }
+    again = again or replay(use, ops, seed, **limits, done=done) + " --case {}"
     tried = Tried(workloads=1, whole=int(found.complete), near=Counter([found.near] if not found.complete else []))
-    for crash in crashes:
-        judged = judge(yard, kind, crash, crash.moment.note, again)
+    for i, crash in numbered:
+        judged = judge(yard, kind, crash, crash.moment.note, again.format(i))
         saw(judged)
         tried.add(judged)
         if tried.failures and to_first:
             return tried
-    for crash in rng.sample(crashes, min(during_recovery, len(crashes))):
-        tried.add(cut_recovery(yard, kind, crash, rng, again))
+    for i, crash in numbered:
+        if i in cut:
+            tried.add(cut_recovery(yard, kind, crash, random.Random(f"{seed} {i}"), again.format(i)))
     return tried
 
 

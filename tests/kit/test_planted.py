@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ from penstock.kernel import layout, reference
 from penstock.storage import files, log, recovery
 from penstock.storage.control import Control
 from penstock.storage.ledger import Ledger
+from tests.kit import campaign
 from tests.kit.driver import Tried, try_workload
 from tests.kit.faults import faults, try_fault
+from tests.kit.uses import QueueUse
 from tests.queue.crash import Yard
 
 SEED = 1
@@ -104,11 +107,37 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
 }
 
 
+def is_found_again(told: str, capsys: pytest.CaptureFixture[str], patch: Patch) -> bool:
+    """Whether the command that a failure comes with finds that one: the use, the crash or fault, and the error."""
+    command = shlex.split(told.rpartition("again with: ")[2])
+    assert command[:3] == ["python", "-m", "tests.kit.campaign"]
+    patch.setattr("sys.argv", command[2:])
+    assert campaign.main() == 1, command
+    return ": ".join(told.split(": ")[:3]) in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", PLANTED)
-def test_it_is_found(yard: Yard, name: str) -> None:
+def test_it_is_found_and_found_again(yard: Yard, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     plant, look = PLANTED[name]
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
         found = look(yard)
-    assert found.failures, f"not found in {found.cases} cases"
-    assert "again with: python -m tests.kit.campaign --use" in found.failures[0]
+        assert found.failures, f"not found in {found.cases} cases"
+        assert is_found_again(found.failures[0], capsys, patch)
+
+
+def test_so_is_one_of_many_states_and_one_that_a_second_crash_leaves(
+    yard: Yard, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a long workload, whose states are chosen by chance, and where the next open is cut."""
+    kinds = set()
+    with pytest.MonkeyPatch.context() as patch:
+        keep_torn_tail(patch)
+        ops = [*QueueUse.long[:5], "append"]
+        found = try_workload(yard, "queue", ops, SEED, 60, most_kills=20, during_recovery=10)
+        for told in found.failures:
+            kind = "and while that was opened" in told
+            if kind not in kinds:
+                assert is_found_again(told, capsys, patch)
+                kinds.add(kind)
+    assert kinds == {True, False}, len(found.failures)

@@ -37,7 +37,7 @@ class Disk:
         """Take in what was changed since the last look; whether anything was."""
         tree = self._scan()
         changed: dict[int, dict[str, int | None]] = {}
-        for directory in tree.keys() | self._now.keys():
+        for directory in dict.fromkeys((*tree, *self._now)):
             new, old = tree.get(directory, {}), self._now.get(directory, {})
             if new != old:
                 names: dict[str, int | None] = {name: inode for name, inode in new.items() if old.get(name) != inode}
@@ -48,13 +48,14 @@ class Disk:
         return self._look_into_files() or bool(changed)
 
     def _scan(self) -> dict[int, Names]:
+        """By name: numbers, and the order that the system has them in, are others in each run, and a seed is to choose the same."""
         tree: dict[int, Names] = {}
         stack = [(self._top, self.path)]
         while stack:
             inode, path = stack.pop()
             names = tree[inode] = {}
             with os.scandir(path) as entries:
-                for entry in entries:
+                for entry in sorted(entries, key=lambda entry: entry.name):
                     names[entry.name] = number = entry.inode()
                     is_directory = entry.is_dir(follow_symlinks=False)
                     if number not in self._fds:

@@ -115,7 +115,7 @@ class Moment:
         reached = self._reached(tree)
         unread = temporaries(reached) if self.alike else set()
         read = {inode for path, inode in reached.items() if path not in unread}
-        return {i: self.files[i] if i in read else Versions.whole(b"") for i in sorted(set(reached.values()))}
+        return {i: self.files[i] if i in read else Versions.whole(b"") for i in dict.fromkeys(reached.values())}
 
     def count_near(self, distance: int) -> int:
         """How many states `near` gives."""

@@ -16,7 +16,7 @@ from unittest import mock
 from penstock import kernel
 from penstock.kernel import reference
 from penstock.kernel.reference import buffered
-from penstock.storage import files
+from penstock.storage import files, log
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
 
@@ -26,6 +26,7 @@ CHANGING: Final = (
     *("sync", "sync_directory", "rename", "exchange", "remove", "remove_tree"),
 )
 _SYSTEM: Final = {"pwrite": "write", "ftruncate": "truncate", "fdatasync": "sync"}  # what the kernel calls itself
+_LONG_S: Final = 86_400.0
 
 Real = Callable[..., Any]
 Wrap = Callable[[str, Real], Real]  # (name, the real function): what is called in its place
@@ -37,8 +38,8 @@ class Janitors:
     def __init__(self) -> None:
         self._all: list[Janitor] = []
 
-    def serve(self, janitor: Janitor, log: Log) -> None:
-        janitor._log = log
+    def serve(self, janitor: Janitor, served: Log) -> None:
+        janitor._log = served
         self._all.append(janitor)
 
     def work(self) -> None:
@@ -58,8 +59,13 @@ def standing_in(names: Iterable[str], wrap: Wrap) -> Iterator[Janitors]:
             stack.enter_context(mock.patch.object(files, name, wrap(name, getattr(files, name))))
         called = {ours: wrap(name, getattr(os, ours)) for ours, name in _SYSTEM.items() if name in names}
         stack.enter_context(mock.patch.object(buffered, "os", System(called)))
-        stack.enter_context(mock.patch.object(Janitor, "serve", lambda janitor, log: janitors.serve(janitor, log)))
+        stack.enter_context(
+            mock.patch.object(Janitor, "serve", lambda janitor, served: janitors.serve(janitor, served))
+        )
         stack.enter_context(reference_kernel())
+        # Marks are persisted once a second: how often in a run would depend on how fast it is.
+        stack.enter_context(mock.patch.object(log, "_PERSIST_MARK_S", _LONG_S))
+        stack.enter_context(mock.patch.object(buffered, "_PERSIST_S", _LONG_S))
         yield janitors
 
 
