@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import torture_table
-from tests.torture_table import CAMPAIGNS, Row, main, table
+from tests.torture_table import CAMPAIGNS, Row, again, main, table
 
 
 def test_rows_of_a_use_and_fault_are_one_line() -> None:
@@ -29,6 +29,13 @@ def test_every_campaign_takes_the_same_arguments(
     told = capfd.readouterr().out
     assert "failed, see above: tests.no_such_campaign\n" in told
     assert "sink" in told.splitlines()[-3]
+
+
+def test_the_command_that_runs_a_campaign_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_KERNEL", "reference")
+    monkeypatch.delenv("PENSTOCK_PORTABLE", raising=False)
+    told = again("tests.torture", kills=7, seed=1, stop_s=0.5, use=None)
+    assert told == "again with: PENSTOCK_KERNEL=reference python -m tests.torture --kills 7 --seed 1 --stop-s 0.5"
 
 
 @pytest.mark.parametrize(

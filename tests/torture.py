@@ -33,7 +33,7 @@ from typing import Any
 from penstock import Flush, Message, Queue, RecordGone, Retention, Roll, kernel
 from penstock.storage import files
 from tests.stopping import Stops, add_option, add_row
-from tests.torture_table import Row, add
+from tests.torture_table import Row, add, again
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_SIZE = 256 << 10
@@ -520,8 +520,7 @@ def main() -> int:
     for failure in result.failures:
         print(f"\n{failure}")
     if result.failures:
-        forced = "".join(f"{k}={os.environ[k]} " for k in ("PENSTOCK_KERNEL", "PENSTOCK_PORTABLE") if k in os.environ)
-        print(f"\nagain with: {forced}{sys.executable} -m tests.torture --kills {a.kills} --seed {a.seed}")
+        print(f"\n{again('tests.torture', kills=a.kills, seed=a.seed, stop_s=a.stop_s)}")
         return 1
     shutil.rmtree(top)
     return 0

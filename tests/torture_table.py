@@ -41,6 +41,13 @@ class Row:
     records: int
 
 
+def again(module: str, **options: object) -> str:
+    """The command that runs a campaign once more, on the same kernel."""
+    forced = "".join(f"{k}={os.environ[k]} " for k in ("PENSTOCK_KERNEL", "PENSTOCK_PORTABLE") if k in os.environ)
+    given = "".join(f" --{name.replace('_', '-')} {value}" for name, value in options.items() if value is not None)
+    return f"again with: {forced}python -m {module}{given}"
+
+
 def add(row: Row) -> None:
     """A line for the table, if one is to be printed at the end."""
     if _FILE in os.environ:

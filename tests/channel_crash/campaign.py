@@ -37,7 +37,7 @@ from penstock.storage import files
 from tests.channel_crash.wreck import OVERHEAD, drain, messages, strays
 from tests.stopping import Stops, add_option, add_row
 from tests.torture import ROOT
-from tests.torture_table import Row, add
+from tests.torture_table import Row, add, again
 
 SEGMENT_BYTES = 20_000
 MESSAGE_BYTES = 16 << 10
@@ -525,7 +525,10 @@ def main() -> int:
         add(Row("channel", "kill", result.kills, len(result.failures), result.received))
         add_row("channel", result.stops, len(result.failures), result.received)
         if result.failures:
-            print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
+            print(
+                "\n".join(result.failures),
+                "\n" + again("tests.channel_crash.campaign", kills=a.kills, seed=a.seed, stop_s=a.stop_s),
+            )
             return 1
         left -= KILLS_A_ROUND
         number += 1

@@ -18,7 +18,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_what_was_acknowledged_holds_however_often_the_process_is_killed(yard: Yard, compression: str | None) -> None:
     result = campaign(yard.keep(), KILLS, SEED, compression)
-    again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}"
+    again = f"again with: PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS} pytest tests/channel_crash/test_kill.py"
     assert not result.failures, "\n".join([*result.failures, again])
     assert result.kills == KILLS
     assert result.stops == KILLS // ONE_IN

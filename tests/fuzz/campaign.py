@@ -41,6 +41,7 @@ from tests.fuzz import corpus
 from tests.queue.crash import open_yard
 from tests.repair import logs
 from tests.torture import ROOT
+from tests.torture_table import again
 
 CASE_S = 20.0  # at most, on a busy machine
 MEMORY_BYTES = 256 << 20  # beyond what the process has when it begins
@@ -181,6 +182,7 @@ def campaign(
     cases: int,
     seed: int,
     *,
+    first: int = 0,
     most_failures: int = 1,
     limited: bool = True,
     each: Callable[[Result], None] = lambda _: None,
@@ -189,11 +191,12 @@ def campaign(
     result = Result()
     while result.cases < cases and len(result.failures) < most_failures:
         command = [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.campaign", "--seed", str(seed)]
-        command += ["--run", str(result.cases), str(cases), *([] if limited else ["--unlimited"])]
+        command += ["--run", str(first + result.cases), str(first + cases), *([] if limited else ["--unlimited"])]
         with subprocess.Popen(command, cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True, env=_env()) as process:
-            doing, told = _follow(process, result, most_failures, each)
+            doing, told = _follow(process, result, most_failures, each, lambda case: _again(case, seed, limited))
         if process.returncode and len(result.failures) < most_failures:
-            result.failures.append(f"{doing}: the process ended with {process.returncode}\n{told[-4000:]}")
+            why = f"{doing}: the process ended with {process.returncode}\n{told[-4000:]}"
+            result.failures.append(f"{why}\n{_again(doing, seed, limited)}")
             result.cases += 1
             if not doing:
                 break  # it was not a case
@@ -201,7 +204,11 @@ def campaign(
 
 
 def _follow(
-    process: subprocess.Popen[str], result: Result, most_failures: int, each: Callable[[Result], None]
+    process: subprocess.Popen[str],
+    result: Result,
+    most_failures: int,
+    each: Callable[[Result], None],
+    again: Callable[[str], str],
 ) -> tuple[str, str]:
     """Take what it says to its end, or until there are failures enough: (the case it was at, what it said of its death)."""
     assert process.stdout is not None and process.stderr is not None
@@ -210,7 +217,7 @@ def _follow(
         if line.startswith(_PROGRESS):
             doing = line.strip()
             continue
-        _take(result, doing, json.loads(line))
+        _take(result, doing, json.loads(line), again(doing))
         doing = ""
         each(result)
         if len(result.failures) >= most_failures:
@@ -219,10 +226,16 @@ def _follow(
     return doing, process.stderr.read()
 
 
-def _take(result: Result, doing: str, outcomes: dict[str, Any]) -> None:
+def _take(result: Result, doing: str, outcomes: dict[str, Any], again: str) -> None:
     result.cases += 1
     result.outcomes.update(outcomes.keys())
-    result.failures += [f"{doing}: {outcome}\n{trace}" for outcome, trace in outcomes.items() if trace]
+    result.failures += [f"{doing}: {outcome}\n{trace}\n{again}" for outcome, trace in outcomes.items() if trace]
+
+
+def _again(doing: str, seed: int, limited: bool) -> str:
+    """The command that tries a case alone."""
+    number = doing.removeprefix(_PROGRESS).split(" ")[0] or None
+    return again("tests.fuzz.campaign", seed=seed, case=number) + ("" if limited else " --unlimited")
 
 
 def _env() -> dict[str, str]:
@@ -238,6 +251,7 @@ def main() -> int:
     parser.add_argument(
         "--unlimited", action="store_true", help="without a limit of memory: a sanitizer needs much of its own"
     )
+    parser.add_argument("--case", type=int, help="this one alone")
     parser.add_argument("--run", type=int, nargs=2, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.run:
@@ -249,7 +263,8 @@ def main() -> int:
         if now.cases % 500 == 0:
             print(f"{time.monotonic() - began:7.1f} s  {now.cases:7} cases  {len(now.failures)} failures", flush=True)
 
-    result = campaign(a.cases, a.seed, most_failures=a.failures, limited=not a.unlimited, each=tell)
+    cases, first = (a.cases, 0) if a.case is None else (1, a.case)
+    result = campaign(cases, a.seed, first=first, most_failures=a.failures, limited=not a.unlimited, each=tell)
     for outcome, count in sorted(result.outcomes.items()):
         print(f"{count:8}  {outcome}")
     print(f"seed {a.seed}, {result.cases} cases, {len(result.failures)} failures")

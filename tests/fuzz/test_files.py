@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +44,38 @@ def test_hostile_files_are_refused_or_cost_records_and_nothing_else() -> None:
     assert reached == set(WORK), "every kind of work got through at least once"
     errors = {outcome.partition(": ")[2] for outcome in result.outcomes} - {"fine"}
     assert "NotALog" in errors, "and something was refused"
+
+
+@pytest.mark.parametrize("how", ["raises", "dies"])
+def test_a_failure_comes_with_the_command_that_tries_its_case_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third case does what none may."""
+    third = {"raises": "raise ValueError('planted')", "dies": "import os; os.abort()"}[how]
+    plant = f"""
+import random, sys
+from tests.fuzz import campaign, corpus
+real = corpus.hostile
+def hostile(kind, dice):
+    if dice.random() == random.Random("7 2").random():
+        campaign.WORK = {{"read": lambda kind, path: exec({third!r})}}
+    return real(kind, dice)
+corpus.hostile = hostile
+sys.argv[0] = "campaign"
+sys.exit(campaign.main())
+"""
+    python = sys.executable
+
+    def planted(command: list[str], **options: object) -> subprocess.Popen[str]:
+        at = command.index("tests.fuzz.campaign")
+        return subprocess.Popen([python, "-c", plant, *command[at + 1 :]], **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr("tests.fuzz.campaign.subprocess", SimpleNamespace(Popen=planted))
+    result = campaign(5, seed=7)
+    assert len(result.failures) == 1
+    assert result.failures[0].startswith("case 2 ")
+    command = shlex.split(result.failures[0].rpartition("again with: ")[2])
+    assert command[-6:] == ["-m", "tests.fuzz.campaign", "--seed", "7", "--case", "2"]
+    again = campaign(1, seed=7, first=2)
+    assert again.failures[0].splitlines()[0] == result.failures[0].splitlines()[0]
 
 
 def test_every_sort_of_file_is_changed_and_sealed() -> None:

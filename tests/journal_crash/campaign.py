@@ -31,7 +31,7 @@ from tests.journal_crash.story import Broken, Life, Notes
 from tests.stopping import Stops, add_option, add_row
 from tests.support import until
 from tests.torture import ROOT
-from tests.torture_table import Row, add
+from tests.torture_table import Row, add, again
 
 FILE_BYTES = 6000
 RECORD_BYTES = 1500
@@ -229,7 +229,10 @@ def main() -> int:
         add(Row("journal", "kill", result.kills, len(result.failures), result.appended))
         add_row("journal", result.stops, len(result.failures), result.appended)
         if result.failures:
-            print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
+            print(
+                "\n".join(result.failures),
+                "\n" + again("tests.journal_crash.campaign", kills=a.kills, seed=a.seed, stop_s=a.stop_s),
+            )
             return 1
         left -= 100
         number += 1

@@ -16,7 +16,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
 
 def judge(base: Path, kills: int) -> None:
     result = campaign(base, kills, SEED)
-    again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={kills}"
+    again = f"again with: PENSTOCK_SEED={SEED} PENSTOCK_KILLS={kills} pytest tests/journal_crash/test_kill.py"
     assert not result.failures, "\n".join([*result.failures, again])
     assert result.kills == kills
     assert result.stops == kills // ONE_IN

@@ -28,7 +28,7 @@ from penstock.inspect.facts import look
 from penstock.inspect.rows import Rows
 from penstock.verify import verify
 from tests.support import until
-from tests.torture_table import Row, add
+from tests.torture_table import Row, add, again
 
 LIVES_S = (0.02, 0.1, 0.4)  # a log is open for one of these
 KILLED_AFTER_S = (0.2, 1.0)
@@ -222,9 +222,9 @@ def main() -> int:
         print(f"{use:8} {result.kills} kills, {result.looks} looks, {result.records} records", flush=True)
         add(Row(use, "looked at while killed", result.looks, len(result.failures), result.records))
         if result.failures:
-            print(
-                "\n".join(result.failures), f"\n{top} is kept; again with --seed {a.seed} --kills {a.kills} --use {use}"
-            )
+            kills = -(-a.kills // len(uses))
+            print("\n".join(result.failures), f"\n{top} is kept")
+            print(again("tests.looking.campaign", use=use, kills=kills, seed=a.seed))
             return 1
         shutil.rmtree(top)
     return 0

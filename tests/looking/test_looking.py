@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.looking.campaign import WRITERS, campaign
+from tests.torture_table import again
 
 SEED = int(time.time())
 
@@ -15,6 +16,7 @@ SEED = int(time.time())
 @pytest.mark.parametrize("use", WRITERS)
 def test_nothing_is_found(tmp_path: Path, use: str) -> None:
     result = campaign(use, tmp_path / use, 2, SEED)
-    assert result.failures == [], f"again with: python -m tests.looking.campaign --use {use} --kills 2 --seed {SEED}"
+    command = again("tests.looking.campaign", use=use, kills=2, seed=SEED)
+    assert not result.failures, "\n".join([*result.failures, command])
     assert result.looks > 10
     assert result.records > 0

@@ -24,7 +24,7 @@ from tests import torture_table
 from tests.power.disk import FILE_SYSTEMS, Disk, Writeback, missing, new_disk
 from tests.power.uses import HONEST, Notes, Slot
 from tests.torture import ROOT
-from tests.torture_table import Row
+from tests.torture_table import Row, again
 
 CUTS_A_ROUND = 25  # then a new file system
 PAUSE_S = 0.25  # at most, between two cuts
@@ -169,6 +169,9 @@ def main() -> int:
     print(f"{'failures':24}{len(result.failures)}")
     for failure in result.failures:
         print(f"\n{failure}")
+    if result.failures:
+        told = again("tests.power.campaign", snapshots=a.snapshots, seed=a.seed)
+        print(f"\n{told} --file-systems {' '.join(kinds)} --uses {' '.join(a.uses)}")
     return 1 if result.failures else 0
 
 

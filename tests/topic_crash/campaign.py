@@ -35,7 +35,7 @@ from penstock import Retention, Topics, kernel
 from penstock.storage import files
 from tests.stopping import Stops, add_option, add_row
 from tests.torture import ROOT
-from tests.torture_table import Row, add
+from tests.torture_table import Row, add, again
 
 PUBLISHERS, MEMBERS = 2, 3
 KILLS_TO_AN_END = 15
@@ -472,7 +472,10 @@ def main() -> int:
     add(Row("topic", "kill", result.kills, len(result.failures), result.delivered))
     add_row("topic", result.stops, len(result.failures), result.delivered)
     if result.failures:
-        print("\n".join(result.failures), f"\nagain with --seed {a.seed} --kills {a.kills}")
+        print(
+            "\n".join(result.failures),
+            "\n" + again("tests.topic_crash.campaign", kills=a.kills, seed=a.seed, stop_s=a.stop_s),
+        )
         return 1
     shutil.rmtree(top, ignore_errors=True)
     return 0

@@ -17,7 +17,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
 @pytest.mark.parametrize(("partitions", "retain"), [(3, False), (2, True)])
 def test_what_was_acknowledged_or_committed_holds_whoever_is_killed(yard: Yard, partitions: int, retain: bool) -> None:
     one = Round(yard.keep(), SEED, partitions, retain=retain)
-    again = f"PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS}"
+    again = f"again with: PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS} pytest tests/topic_crash/test_kill.py"
     try:
         for times in range(1, 10):
             one.run(times * KILLS)
