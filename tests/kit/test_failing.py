@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from penstock.testing.failing import Fault, failing
 from tests.kit.faults import faults, try_fault
 from tests.kit.uses import USES
 from tests.queue.crash import Yard
@@ -23,3 +24,16 @@ def test_the_nth_call_fails(yard: Yard, use: str) -> None:
         assert not came.failures, came.failures[0]
         tried += 1
     assert tried >= 10
+
+
+@pytest.mark.parametrize("use", ["topic", "journal"])
+def test_the_kernel_is_given_short_writes_too(yard: Yard, use: str) -> None:
+    """Where files grow it writes them itself; each batch is one write at least."""
+    made = USES[use](yard.new() / "log")
+    with failing(Fault("short write", 1, for_good=True)) as failed:
+        made.open()
+        before = failed.failed
+        made.do(made.ops[0])
+        assert failed.failed > before
+        made.close()
+    assert made.judge(made.path, made.now(), "same") == 1

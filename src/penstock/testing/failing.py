@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest import mock
 
+from penstock.kernel.reference import buffered
 from penstock.storage import files
 from penstock.testing.standing_in import CHANGING, Janitors, Real, System, standing_in
 
@@ -81,5 +82,6 @@ def failing(fault: Fault) -> Iterator[Failing]:
     with ExitStack() as stack:
         made._janitors = stack.enter_context(standing_in((*CHANGING, *_OPENING), made._called))
         if fault.kind == "short write":
-            stack.enter_context(mock.patch.object(files, "os", System({"pwrite": made._pwrite})))
+            for module in (files, buffered):  # the kernel asks the system for itself where files grow
+                stack.enter_context(mock.patch.object(module, "os", System({"pwrite": made._pwrite})))
         yield made
