@@ -52,3 +52,9 @@ def test_a_careless_consumer_is_found_out_and_the_command_finds_it_again(tmp_pat
     again = run(tmp_path, code, command[1], *command[2].split())
     assert again.returncode == 1
     assert command[0] in again.stdout
+
+
+def test_a_case_that_there_is_not_does_not_pass(tmp_path: Path) -> None:
+    done = run(tmp_path, example(), "-k", "fails", "--penstock-seed", "1", "--penstock-case", "1000000")
+    assert done.returncode == 1, done.stdout
+    assert "case 1000000 is not among the" in done.stdout

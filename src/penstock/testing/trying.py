@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,13 @@ class Plan:
     def wants(self, number: int) -> bool:
         return self.only is None or self.only == number
 
+    def check(self, chosen: Collection[int]) -> None:
+        """A case that there is not would pass, having tried nothing."""
+        if self.only is not None and self.only not in chosen:
+            raise ValueError(
+                f"case {self.only} is not among the {len(chosen)} of seed {self.seed}: give the seed it was told with"
+            )
+
 
 class Found(AssertionError):
     """After a crash or a fault it did not come out right."""
@@ -47,6 +54,7 @@ def try_crashes(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> i
             run(top / "run")
         crashes = [*kills(recording.moments).all, *power_cuts(recording.moments, rng, plan.most).all]
         chosen = set(rng.sample(range(len(crashes)), min(plan.most, len(crashes))))
+        plan.check(chosen)
         tried = 0
         for number, crash in enumerate(crashes):
             if plan.wants(number) and number in chosen:
@@ -70,6 +78,7 @@ def try_faults(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> in
                 run(top)
         faults += [Fault(kind, nth, good) for nth in range(1, counted.calls + 1) for good in (False, True)]
     chosen = set(rng.sample(range(len(faults)), min(plan.most, len(faults))))
+    plan.check(chosen)
     tried = 0
     for number, fault in enumerate(faults):
         if plan.wants(number) and number in chosen:
