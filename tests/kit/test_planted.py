@@ -95,6 +95,9 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "sync no names": (sync_no_names, lambda yard: crashes(yard, "topic", ["publish", "many"])),
     "list unsynced": (list_unsynced, lambda yard: crashes(yard, "queue", ["commit", "batch", "span", "work"])),
     "never poison": (never_poison, lambda yard: failed_syncs(yard, "queue")),
+    "never poison a channel": (never_poison, lambda yard: failed_syncs(yard, "channel")),
+    "never poison a journal": (never_poison, lambda yard: failed_syncs(yard, "journal")),
+    "never poison a sink": (never_poison, lambda yard: failed_syncs(yard, "sink")),
     "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
 }
 

@@ -387,6 +387,7 @@ class ChannelUse(Use):
         *("send_many", "receive", "send", "acknowledge", "send_many", "work", "receive", "acknowledge", "work"),
         *("send", "reopen", "send"),
     )
+    durable = ("send", "send_many")
     _options: ClassVar[dict[str, Any]] = {"crash_consistent": True, "compression": "zstd"}
 
     def __init__(self, path: Path) -> None:
@@ -477,6 +478,7 @@ class JournalUse(Use):
         *("append", "many", "checkpoint", "append", "checkpoint", "check", "work", "many", "reopen", "append"),
         *("checkpoint", "walk", "append", "checkpoint", "check", "many", "work"),
     )
+    durable = ("append", "many", "checkpoint")
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -665,6 +667,7 @@ class SinkUse(Use):
     name = "sink"
     ops = ("batch", "again", "other", "reopen")
     long = ("batch", "again", "batch", "other", "batch", "reopen", "again", "batch")
+    durable = ("batch",)
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
