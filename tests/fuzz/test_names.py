@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 
 from penstock import Channel, DecodeError, Journal, NotALog, PenstockError, Queue, RecoveryUnfinished, Topics, codecs
+from penstock.compressing import compress
 from penstock.cursors import move
 from penstock.formats import queue as queue_format
+from penstock.kernel import encode_many
+from penstock.storage.bulk import Part
 from penstock.storage.cursor import Cursors
+from penstock.storage.ledger import Ledger
+from penstock.storage.losses import Listed, LossList
 from tests.fuzz import corpus
 from tests.fuzz.campaign import WORK
 from tests.queue.crash import Image
@@ -160,7 +165,7 @@ def test_the_directory_that_is_asked_for_may_be_a_link(tmp_path: Path) -> None:
     with Topics(tmp_path / "link" / "topics") as topics:
         topics.topic("t").add_partitions(2)
     with Queue(tmp_path / "disk" / "queue", read_only=True) as q:
-        assert [m.payload for m in q.tailer()] == [b"x"]
+        assert [m.payload for m in q.tailer()] == [b"x", b"batch"]
 
 
 def test_a_group_behind_a_link_is_not_joined(inside: Path) -> None:
@@ -177,6 +182,13 @@ def _make_all(top: Path) -> None:
     with Queue(top / "queue", file_size=8192) as q:
         q.append(b"x")
         q.tailer("reader").commit()
+        Ledger(q._open_log()).append("w", 1, [Part(encode_many(queue_format.SPEC, [b"batch"]), None)])
+    LossList(top / "queue").add([Listed("x", 3, 4, 100, 200, "its checksum is wrong", 1)])
+    with Channel[bytes](top / "packed", segment_bytes=1800, compression="zstd") as c:
+        c.rx("holds")
+        for _ in range(100):
+            c.tx().send(b"x" * 50)
+    compress(top / "packed")  # what the background has not
     with Channel[bytes](top / "channel") as c:
         c.rx("reader")
         c.tx().send(b"x")
@@ -199,7 +211,8 @@ def test_files_have_the_modes_that_the_caller_lets_them_have(tmp_path: Path, mas
     finally:
         os.umask(before)
     found = [p for p in (tmp_path / "all").rglob("*") if not p.is_dir()]
-    assert {"reader", ".lock", "offset", "manifest"} <= {p.name for p in found}
+    assert {"reader", ".lock", "offset", "manifest", "ledger", "losses", "turn"} <= {p.name for p in found}
+    assert any(p.suffix == ".z" for p in found)
     for p in found:
         assert stat.S_IMODE(p.stat().st_mode) == 0o664 & ~mask, p
     for p in (tmp_path / "all").rglob("*"):
