@@ -95,3 +95,75 @@ def test_one_that_is_removed_while_the_log_is_open_is_missed_and_made_anew_when_
         q.close()
     with Queue(path) as q:
         assert len(q.tailer(at=0).read_batch(sent + 10)) == sent
+
+
+def flip(manifest: Manifest, *edits: int) -> Manifest:
+    """The same with a bit of these edits flipped, read anew. The header is the first."""
+    raw = bytearray(manifest._path.read_bytes())
+    for edit in edits:
+        raw[64 * edit + 9] ^= 4
+    manifest._path.write_bytes(raw)
+    found = Manifest(manifest._path)
+    assert not found.load(0, believe_rolled=True) or edits[-1] == len(raw) // 64 - 1
+    assert found.believed_to == 64 * edits[0]
+    return found
+
+
+def test_a_damaged_edit_is_stepped_over_and_those_behind_it_count(manifest: Manifest) -> None:
+    for number in range(4):
+        manifest.rolled(info(number))
+    found = flip(manifest, 2, 3)
+    assert (found.ordered(), found.unknown_edits) == ([info(0), info(3)], 2)
+    assert found.leads_to(1, 10)
+    assert not found.leads_to(4, 40)
+    found.rolled(info(4))  # behind all of them
+    assert again_damaged(found).ordered() == [info(0), info(3), info(4)]
+    found.rewrite(2)
+    assert again(found).ordered() == [info(0), info(3), info(4)]
+
+
+def again_damaged(manifest: Manifest) -> Manifest:
+    found = Manifest(manifest._path)
+    assert not found.load(0, believe_rolled=True)
+    return found
+
+
+def test_what_lies_before_a_sealed_one_is_sealed_though_its_edit_is_damaged(manifest: Manifest) -> None:
+    for number in range(3):
+        manifest.rolled(info(number))
+    for number in range(2):
+        manifest.sealed(info(number))
+    found = flip(manifest, 4)
+    assert found.ordered() == [info(0, sealed=True), info(1, sealed=True), info(2)]
+
+
+def test_a_damaged_header_costs_no_edit(manifest: Manifest) -> None:
+    manifest.rolled(info(0))
+    found = flip(manifest, 0)
+    assert (found.ordered(), found.unknown_edits) == ([info(0)], 0)
+
+
+def test_what_a_damaged_edit_may_have_said_is_gone_if_it_has_no_file(manifest: Manifest) -> None:
+    for number in range(4):
+        manifest.rolled(info(number))
+    for number in range(3):
+        manifest.retired(info(number))
+    for edit in range(5, 8):
+        found = flip(manifest, edit)
+        found.forget_removed({3})
+        assert (found.ordered(), found.gone) == ([info(3)], info(2)), edit
+        raw = bytearray(manifest._path.read_bytes())
+        raw[64 * edit + 9] ^= 4  # and back
+        manifest._path.write_bytes(raw)
+    found = flip(manifest, 7)
+    found.forget_removed({2, 3})  # its process may have died before it removed the file
+    assert (found.ordered(), found.gone) == ([info(2), info(3)], info(1))
+
+
+def test_no_more_is_taken_for_gone_than_edits_are_damaged(manifest: Manifest) -> None:
+    for number in range(4):
+        manifest.rolled(info(number))
+    manifest.retired(info(0))
+    found = flip(manifest, 5)
+    found.forget_removed({3})
+    assert found.ordered() == [info(1), info(2), info(3)], "the files of the first two are missing"

@@ -35,7 +35,7 @@ from penstock.storage.directory import Directory, First
 from penstock.storage.losses import LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.mapped import Mapped
-from penstock.storage.opening import check, is_believable, recover, survey
+from penstock.storage.opening import check, is_believable, join_manifest, recover, survey
 from penstock.storage.recovery import Tail
 from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.segment import Format, WriteSegment
@@ -149,7 +149,11 @@ class Log:
                 "close it in all of them, then open it again"
             )
         control.forget_clean()
-        self.manifest.load(control.generation, believe_rolled=True)
+        if not join_manifest(self.directory, self.manifest, control) and self.manifest.is_open:
+            raise LogBusy(
+                f"{self.directory.own / 'manifest'}: damaged, and other processes have the log open; "
+                "close it in all of them, then open it again: it is made anew"
+            )
 
     def _open_to_read(self, verify: OnProgress | None) -> None:
         """Beside live writers: follow the control page. With none: find the end without changing anything."""
@@ -157,7 +161,7 @@ class Log:
         if control is not None:
             control.share()
             believed = control.same_boot and is_believable(self.directory, control)
-            if believed and self.manifest.load(control.generation, believe_rolled=True):
+            if believed and join_manifest(self.directory, self.manifest, control):
                 if verify:
                     self._verify_all(verify)
                 return
@@ -203,7 +207,7 @@ class Log:
             return False
         self.control.share()
         manifest = Manifest(self.directory.own / "manifest", read_only=True)
-        if not self.control.same_boot or not manifest.load(self.control.generation, believe_rolled=True):
+        if not self.control.same_boot or not join_manifest(self.directory, manifest, self.control):
             manifest.close()
             files.unlock(self.control.fd)
             return False

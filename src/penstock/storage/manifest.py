@@ -1,7 +1,8 @@
 """The manifest: what is known of every finished segment, as an append-only file of small checksummed edits.
 
 A segment is listed as rolled when the log goes on to the next one, and as sealed once its files are synced. Only sealed
-ones are believed after a reboot. It can be rebuilt from the segments; see docs/formats.md, "manifest".
+ones are believed after a reboot. An edit that is damaged is stepped over: what it said is unknown, and the segments tell. It can be
+rebuilt from them; see docs/formats.md, "manifest".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import struct
 import threading
 import zlib
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -68,6 +70,8 @@ class Manifest:
         self.gone: SegmentInfo | None = None  # the last one that was removed: what is left begins where it ended
         self._read_to = 0
         self._edits = 0
+        self._bad_edits = 0  # that were stepped over
+        self._flaw_at: int | None = None  # the first byte of what is damaged, and not at the end
         self._generation = -1
         self._lock = threading.RLock()
 
@@ -84,8 +88,13 @@ class Manifest:
     def exists(self) -> bool:
         return self._path.exists()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was there, and anything of it could be read."""
+        return self._fd >= 0
+
     def load(self, generation: int, *, believe_rolled: bool) -> bool:
-        """Read it all; False when it is missing or damaged, and then nothing of it is believed."""
+        """Read it all; False when it is missing or damaged. Then what is whole of it is believed."""
         with self._lock:
             return self._load(generation, believe_rolled)
 
@@ -100,23 +109,49 @@ class Manifest:
         self._fd = fd
         header = files.read(self._fd, 0, _HEADER.size)
         if len(header) < _HEADER.size or header[:8] != _MAGIC or zlib.crc32(header[:-4]) != _HEADER.unpack(header)[4]:
-            self._forget()
-            return False
-        if _HEADER.unpack(header)[1] != _VERSION:
+            self._flaw_at = 0  # each edit proves itself
+        elif _HEADER.unpack(header)[1] != _VERSION:
             raise UnknownVersion(
                 f"{self._path}: manifest version {_HEADER.unpack(header)[1]}, this Penstock knows {_VERSION}; upgrade"
             )
         self._read_to = _HEADER.size
-        whole = self._read_edits()
+        self._read_edits()
+        if self._flaw_at == 0 and not self._edits:
+            self._forget()
+            return False
+        if self._bad_edits:  # segments are sealed in order
+            sealed = max((s.id for s in self.segments.values() if s.sealed), default=-1)
+            self.segments = {k: replace(s, sealed=k <= sealed) for k, s in self.segments.items()}
         if not believe_rolled:
             self.segments = {k: s for k, s in self.segments.items() if s.sealed}
         # A torn last edit is what a crash leaves; it never held a promise, and is written over.
-        return whole or files.size(self._fd) - self._read_to <= _EDIT.size
+        return self._flaw_at is None and files.size(self._fd) - self._read_to <= _EDIT.size
 
     @property
-    def read_to(self) -> int:
-        """The byte up to which it was believed."""
-        return self._read_to
+    def believed_to(self) -> int:
+        """The byte from which on something is damaged, or where it ends."""
+        return self._read_to if self._flaw_at is None else self._flaw_at
+
+    @property
+    def unknown_edits(self) -> int:
+        """How many there are that cannot be read, also at the end."""
+        return self._bad_edits + -(-self.torn_bytes // _EDIT.size)
+
+    def forget_removed(self, on_disk: Container[int]) -> None:
+        """Of edits that cannot be read, some may have said that segments are gone. Those go from the oldest on: what is listed before one
+        that is known to be gone is so too, and so are the first ones, if they have no file, as many as there are such edits."""
+        with self._lock:
+            for info in self.ordered()[: self.unknown_edits]:
+                if info.next > self.retired_next and info.id in on_disk:
+                    break
+                self._apply(_RETIRED, info)
+
+    def leads_to(self, segment_id: int, base: int) -> bool:
+        """Whether what is listed goes on without a gap up to a segment that begins with this sequence."""
+        before = [s for s in self.ordered() if s.id < segment_id]
+        if not before:
+            return base == self.retired_next
+        return [s.next for s in before] == [*(s.base for s in before[1:]), base]
 
     @property
     def torn_bytes(self) -> int:
@@ -144,18 +179,22 @@ class Manifest:
             self.refresh(generation)
             return dict(self.segments)
 
-    def _read_edits(self) -> bool:
-        data = files.read(self._fd, self._read_to, max(0, files.size(self._fd) - self._read_to))
+    def _read_edits(self) -> None:
+        """Take in the edits that there are, up to the last that is whole: one before it that is not is stepped over."""
+        start = self._read_to
+        data = files.read(self._fd, start, max(0, files.size(self._fd) - start))
         for at in range(0, len(data) - _EDIT.size + 1, _EDIT.size):
             raw = data[at : at + _EDIT.size]
             crc, kind, segment, base, count, end, first_us, last_us, begin = _EDIT.unpack(raw)
             info = SegmentInfo(segment, base, count, end, first_us, last_us, begin=begin)
             if crc != zlib.crc32(raw[4:]) or not _can_be(info):
-                return False
+                continue
+            if start + at > self._read_to:
+                self._flaw_at = self._read_to if self._flaw_at is None else self._flaw_at
+                self._bad_edits += (start + at - self._read_to) // _EDIT.size
             self._apply(kind, info)
-            self._read_to += _EDIT.size
+            self._read_to = start + at + _EDIT.size
             self._edits += 1
-        return len(data) % _EDIT.size == 0
 
     def _apply(self, kind: int, info: SegmentInfo) -> None:
         if kind == _RETIRED:
@@ -220,7 +259,8 @@ class Manifest:
         self.close()
         self.segments = {}
         self.gone = None
-        self._read_to = self._edits = 0
+        self._read_to = self._edits = self._bad_edits = 0
+        self._flaw_at = None
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -36,7 +36,7 @@ def recover(
     """Find the end of the log, mend what a crash left, and make the control page valid; with `verify`, check all of it."""
     same = control.same_boot and _agrees(control) and _fits(directory, control)
     directory.remove_temporaries()
-    listed = manifest.load(control.generation, believe_rolled=same)
+    listed = load_manifest(directory, manifest, control.generation, believe_rolled=same)
     opening = Opening(
         directory.path,
         directory.fmt,
@@ -80,6 +80,23 @@ def recover(
     files.sync(control.fd)
     _set_back(directory, cursors, tail, report)
     return report
+
+
+def load_manifest(directory: Directory, manifest: Manifest, generation: int, *, believe_rolled: bool) -> bool:
+    """Read the manifest; False when it is missing or damaged. What damage hides is told by the segments that there are."""
+    whole = manifest.load(generation, believe_rolled=believe_rolled)
+    if manifest.unknown_edits:
+        manifest.forget_removed(directory.segments())
+    return whole
+
+
+def join_manifest(directory: Directory, manifest: Manifest, control: Control) -> bool:
+    """Read it beside others, whose page says which segment is active; whether what can be read of it leads there."""
+    now = control.active()  # first: a roll in between is then listed
+    whole = load_manifest(directory, manifest, control.generation, believe_rolled=True)
+    if whole and not manifest.unknown_edits:
+        return True
+    return manifest.is_open and manifest.leads_to(now.segment, now.base)
 
 
 class _Known(NamedTuple):
@@ -133,7 +150,7 @@ def survey(
     """Find the end of a log that nobody writes, without changing anything. Its page is believed in its own boot too if it is
     `still`: whoever wrote it is gone."""
     same = still and control is not None and control.same_boot and _agrees(control) and _is_beyond_durable(control)
-    manifest.load(0, believe_rolled=same)
+    load_manifest(directory, manifest, 0, believe_rolled=same)
     opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=False, written=written)
     opening.report.tell(verify, directory.used_bytes() if verify else 0)
     clean = control.clean if control else None

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +71,8 @@ class Opening:
         verify, and what comes after is a torn tail. With `verify` the last segment is checked in any case.
         """
         on_disk = [s for s in list_segments(self.top, self.fmt) if not self._is_retired(s)]
+        if self.manifest.unknown_edits:
+            self._list_between(on_disk)
         for info in self.manifest.ordered():
             if info.id not in on_disk:
                 path = SegmentPaths(self.top, self.fmt, info.id).data
@@ -88,6 +92,20 @@ class Opening:
             if len(unlisted) == 1 and not verify:
                 return self._trusted(floor)
         return self._scan(unlisted, floor, exact)
+
+    def _list_between(self, on_disk: list[int]) -> None:
+        """List the segments before one that is listed, which are not: an edit that cannot be read was about them. They end where the next
+        one begins."""
+        last = max(self.manifest.segments, default=-1)
+        for segment, following in pairwise(on_disk):
+            if segment < last and segment not in self.manifest.segments:
+                seg = self._open_known(segment)
+                self._begins_at(seg, self._begin_after(self._before(seg)), below=True)
+                found = walk(seg, self._finished_end(seg, following), self.interval, self.report)
+                for hole in found.losses:
+                    self._damage(seg, hole.position, hole.loss)
+                sealed = any(s.sealed for s in self.manifest.segments.values() if s.id > segment)
+                self.manifest.segments[segment] = replace(self._info(seg, found), sealed=sealed)
 
     def _is_retired(self, segment: int) -> bool:
         """Whether a segment is listed as gone, though its process died before its files were."""
@@ -292,14 +310,18 @@ class Opening:
     def _finished_end(self, seg: ReadSegment, following: int) -> Place:
         """Where a whole segment ends that the manifest does not list, though it is damaged: its last byte that is not
         zero tells, give or take the zeros a checksum may end with, and the next one's header says how many records."""
-        later = self._open(following)
-        after = later.base
-        if later.header.base is None and companion_base(later.paths) is None:
-            return Place(0, 0)  # nothing says how many
+        listed = self.manifest.segments.get(following)
+        if listed is not None:
+            after, begin = listed.base, listed.begin
+        else:
+            later = self._open(following)
+            after, begin = later.base, later.header.begin
+            if later.header.base is None and companion_base(later.paths) is None:
+                return Place(0, 0)  # nothing says how many
         if self.fmt.GROWS:
             return Place(len(seg.data), after)
-        if later.header.begin > seg.header.begin:
-            return Place(seg.start + later.header.begin - seg.header.begin, after)
+        if begin > seg.header.begin:
+            return Place(seg.start + begin - seg.header.begin, after)
         plain = seg.scan(seg.start, len(seg.data), verify=False)
         if seg.base + plain.count == after:
             return Place(plain.position, after)

@@ -168,7 +168,7 @@ def manifest(own: Path) -> Iterator[Flaw]:
                 return Flaw("manifest", path, 0, "it is missing")
             whole = found.load(0, believe_rolled=True)
             if not whole or found.torn_bytes:
-                return Flaw("manifest", path, found.read_to, "an edit, or its header, fails its checksum")
+                return Flaw("manifest", path, found.believed_to, "an edit, or its header, fails its checksum")
             return None
         except UnknownVersion as error:
             return Flaw("manifest", path, 8, str(error), known=False)
