@@ -6,11 +6,13 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import Channel, LogClosed, SyncFailed, codecs
 from penstock.storage import files
+from penstock.storage.directory import Directory
 from tests.channel.conftest import AT_ONCE_S, Ran, asleep
 from tests.support import until, until_collected
 
@@ -149,3 +151,30 @@ def test_close_lets_go_of_the_channel_also_when_the_disk_refuses(path: Path, mon
     ch.close()
     with Channel(path) as ch:
         assert ch.rx().recv() == b"a"
+
+
+def test_a_death_over_giving_blocks_back_leaves_no_hole_that_is_said_to_have_some(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a reader the page stays valid: whoever writes next believes it, and on a full disk a store to a hole kills."""
+    ch = Channel(path, segment_bytes=1 << 16)
+    ch.tx().send(b"before")
+    real = Directory.seal
+
+    def seal(self: Directory, *args: Any, **options: Any) -> None:
+        real(self, *args, **options)
+        raise SystemExit
+
+    with Channel(path, read_only=True):
+        with monkeypatch.context() as dying:
+            dying.setattr(Directory, "seal", seal)
+            with pytest.raises(SystemExit):
+                ch.close()
+        with Channel(path, segment_bytes=1 << 16) as ch:
+            assert ch.recovery.how == "joined"
+            ch.tx().send(b"after")
+            assert ch._log is not None
+            assert ch._log.control is not None
+            assert (path / "segment.0").stat().st_blocks * 512 >= ch._log.control.allocated[0]
+            with ch.rx() as rx:
+                assert rx.recv_many(3) == [b"before", b"after"]

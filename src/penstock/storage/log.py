@@ -567,10 +567,11 @@ class Log:
         if not self._sole and not control.try_exclusive():
             return
         now = control.active()
+        # First: should we die over giving blocks back, whoever joins a reader believes the page, and to touch a hole may kill.
+        control.set_allocated(now.end, now.next)
         self._seal_files(control, Mark(now.segment, now.end, now.next - now.base))
         self.directory.remove_prepared()
         mark = Mark(now.segment, now.end, now.next)
-        control.set_allocated(now.end, now.next)
         control.mark_durable(mark)
         control.mark_clean(mark)
         guard_sync(self.directory, control, lambda: files.sync(control.fd))
