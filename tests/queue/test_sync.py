@@ -15,6 +15,7 @@ from penstock import DiskFull, Flush, LogBusy, Queue, Roll, SyncFailed
 from penstock.storage import files
 from penstock.storage.directory import Directory
 from penstock.storage.janitor import Janitor
+from penstock.storage.log import Log
 from tests.queue.crash import Child, Disk, Image, Yard, fill_disk, never_seal, numbered, open_yard, payload, records
 from tests.support import until
 
@@ -568,3 +569,39 @@ def test_a_file_that_was_sealed_meanwhile_and_is_gone_is_no_failed_sync(
             raise FileNotFoundError
         with pytest.raises(FileNotFoundError), log._unless_gone(control, control.active().segment):
             raise FileNotFoundError
+
+
+def no_descriptor() -> OSError:
+    return OSError(errno.EMFILE, "too many open files")
+
+
+def test_a_flush_that_could_not_be_tried_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing more is appended."""
+    real, tries = Log.sync, list[int]()
+
+    def sync(self: Log, timeout_s: float | None = None) -> int:
+        tries.append(len(tries))
+        if len(tries) <= 2:
+            raise no_descriptor()
+        return real(self, timeout_s)
+
+    monkeypatch.setattr(Log, "sync", sync)
+    with Queue(path, file_size=8192, flush=Flush.batch(interval_s=0.001)) as q:
+        q.append(b"0")
+        until(lambda: q.durable_sequence == 1, "it is synced")
+
+
+def test_what_is_appended_while_the_background_fails_is_flushed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has looked what there is to flush, and before it has said from which byte on it wants to be told."""
+    late: list[int] = []
+    with Queue(path, file_size=8192, flush=Flush.batch(interval_s=0.001)) as q:
+
+        def prepare_next(self: Log) -> None:
+            if q.durable_sequence == 1 and not late:
+                late.append(q.append(b"1"))
+                raise no_descriptor()
+
+        monkeypatch.setattr(Log, "prepare_next", prepare_next)
+        q.append(b"0")
+        until(lambda: late == [1], "it was appended")
+        until(lambda: q.durable_sequence == 2, "it is synced")

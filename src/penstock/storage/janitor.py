@@ -20,6 +20,7 @@ from penstock.options import Flush
 from penstock.storage.log import Log
 
 _SOONER = 1 << 62
+_AGAIN_S = 0.1
 
 
 class Janitor(threading.Thread):
@@ -123,9 +124,10 @@ class Janitor(threading.Thread):
                 self._tidy(log)
         finally:
             log.notify_at(min(log.prepare_at(), self._flush_at(log)))
-        # An append between looking and setting notify_at would go unseen, so look once more.
-        if self._flush.kind == "batch" and self._due_s is None and log.next_sequence > log.durable_sequence:
-            self.wake()
+            # An append between looking and setting notify_at would go unseen, so look once more; but not in vain.
+            behind = log.next_sequence > log.durable_sequence and not log.writable().poison
+            if self._flush.kind == "batch" and self._due_s is None and behind:
+                self.wake()
 
     def _flush_if_due(self, log: Log) -> None:
         if self._flush.kind != "batch":
@@ -137,8 +139,13 @@ class Janitor(threading.Thread):
         if self._due_s is None:
             self._due_s = now + (self._flush.interval_s or 0.0)
         if now >= self._due_s or log.undurable_bytes() >= (self._flush.size_bytes or 1):
-            self._due_s = None  # also when the sync fails, or a poisoned log would be tried again and again
-            log.sync()
+            self._due_s = now + _AGAIN_S  # if it cannot be tried: no descriptor may be left for it
+            try:
+                log.sync()
+            except SyncFailed:
+                self._due_s = None  # or a poisoned log would be tried again and again
+                raise
+            self._due_s = None
 
     def _flush_at(self, log: Log) -> int:
         """The end of the active segment at which the flush policy wants to be told."""
