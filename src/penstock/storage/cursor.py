@@ -37,6 +37,7 @@ class Cursors:
     def __init__(self, top: Path) -> None:
         self._directory = top / "cursors"
         files.refuse_links(self._directory, top)
+        self._is_named = False  # whether the name of the directory is known to be on the disk
 
     def path(self, name: str) -> Path:
         """The file of a name."""
@@ -111,6 +112,9 @@ class Cursors:
     def sync(self) -> None:
         """Put the names on the disk: what was stored is then found after a power cut, too."""
         files.sync_directory(self._directory)
+        if not self._is_named:  # whoever made it may have died before he did
+            files.sync_directory(self._directory.parent)
+            self._is_named = True
 
     def forget(self, name: str) -> None:
         files.remove(self.path(name))

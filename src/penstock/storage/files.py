@@ -308,6 +308,18 @@ def is_regular(path: Path) -> bool:
         return False
 
 
+def make_path(path: Path) -> None:
+    """Create a directory, with those above it, and make each new name durable; and that of the last one that is there already: whoever
+    made it may have died before he did. Not one that is another file system's, nor in a directory that we may not read."""
+    there = path.absolute()
+    while not there.is_dir():
+        there = there.parent
+    with contextlib.suppress(PermissionError):
+        if identity(there)[0] == identity(there.parent)[0]:
+            sync_directory(there.parent)
+    make_directories(path.absolute(), there)
+
+
 def make_directories(path: Path, top: Path) -> None:
     """Create `path` below `top` and make each new name durable."""
     missing = []

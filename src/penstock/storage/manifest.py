@@ -72,6 +72,7 @@ class Manifest:
         self._edits = 0
         self._bad_edits = 0  # that were stepped over
         self._flaw_at: int | None = None  # the first byte of what is damaged, and not at the end
+        self._named: tuple[int, int] | None = None  # the file whose name is known to be on the disk
         self._generation = -1
         self._lock = threading.RLock()
 
@@ -228,11 +229,15 @@ class Manifest:
         self._add(_RETIRED, info)
 
     def sync(self) -> None:
-        """What was added is on the disk when this returns. Needs no lock: one who writes it anew syncs it himself."""
+        """What was added is on the disk when this returns. Needs no lock: one who writes it anew syncs it himself, and its name, unless he
+        dies over that: so whoever finds another file in place of the one he knew syncs the name, too."""
         with self._lock:
             fd = files.duplicate(self._fd)
         try:
             files.sync(fd)
+            if self._named != (file := files.identity(fd)):
+                files.sync_directory(self._path.parent)
+                self._named = file
         finally:
             files.close(fd)
 
@@ -251,6 +256,7 @@ class Manifest:
         files.replace(self._path, b"".join(parts))
         files.sync_directory(self._path.parent)
         self.load(generation, believe_rolled=True)
+        self._named = files.identity(self._fd)
 
     def ordered(self) -> list[SegmentInfo]:
         return [self.segments[k] for k in sorted(self.segments)]
@@ -261,6 +267,7 @@ class Manifest:
         self.gone = None
         self._read_to = self._edits = self._bad_edits = 0
         self._flaw_at = None
+        self._named = None
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -109,7 +109,7 @@ def set_aside(top: Path, fmt: Format) -> list[Path]:
         files.remove(stray)  # of a file that was just made, or just deleted, when its process died
     for name in ("losses", "manifest"):
         _move(top / name, target)
-    for place in (target, top):
+    for place in (target, target.parent, top):  # whoever made these may have died before he synced their names
         files.sync_directory(place)
     _move(top / _LOCK, target)
     for place in (target, top):

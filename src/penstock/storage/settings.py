@@ -48,7 +48,7 @@ def settle(
     if path.is_dir() and metadata.load(path) is None:
         with contextlib.suppress(ValueError):
             default = {**default, **check(of_files(path, fmt))}
-    files.make_directories(path, Path(path.anchor or "."))
+    files.make_path(path)
     return _sane(path, check, metadata.settle(path, fmt.NAME, fmt.VERSION, given, default))
 
 
