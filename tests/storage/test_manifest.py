@@ -167,3 +167,39 @@ def test_no_more_is_taken_for_gone_than_edits_are_damaged(manifest: Manifest) ->
     found = flip(manifest, 5)
     found.forget_removed({3})
     assert found.ordered() == [info(1), info(2), info(3)], "the files of the first two are missing"
+
+
+def test_of_several_edits_none_is_written_before_there_is_room_for_all(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may look meanwhile: what they believe must not be taken back."""
+    others, before = again(manifest), manifest._path.read_bytes()
+    real = files.write
+
+    def write(fd: int, data: bytes, offset: int) -> None:
+        real(fd, data, offset)
+        others.refresh(1)
+
+    def full(fd: int, offset: int, length: int) -> None:
+        assert (offset, length) == (len(before), 2 * 64)
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(files, "write", write)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "reserve_beyond", full)
+        with pytest.raises(OSError, match="no space"):
+            manifest.rolled(info(0), info(1))
+    assert (manifest._path.read_bytes(), others.segments) == (before, {})
+    manifest.rolled(info(0), info(1))
+    assert (manifest._path.stat().st_size, others.segments) == (len(before) + 2 * 64, {0: info(0), 1: info(1)})
+
+
+def test_room_behind_the_end_of_a_file_changes_nothing_that_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"some")
+    with files.opened(path, write=True) as fd:
+        files.reserve_beyond(fd, 4, 1 << 16)
+        assert path.read_bytes() == b"some"
+        with pytest.raises(OSError, match=r"space|large"):
+            files.reserve_beyond(fd, 4, 1 << 60)
+    assert path.read_bytes() == b"some"

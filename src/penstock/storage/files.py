@@ -56,6 +56,7 @@ _NETWORK: Final = {
         "davfs",
     ),
 }
+_KEEP_SIZE: Final = 0x01
 _PUNCH: Final = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE
@@ -213,6 +214,20 @@ def reserve(fd: int, offset: int, length: int) -> None:
     """Put blocks under a range without writing them. Raises ENOSPC having changed no content."""
     if length > 0:
         os.posix_fallocate(fd, offset, length)
+
+
+def reserve_beyond(fd: int, offset: int, length: int) -> None:
+    """Put blocks under a range behind the end of a file, which stays where it is, if the system can: what is written there next finds room
+    for all of it. Raises ENOSPC having changed nothing that can be read."""
+    if (
+        PORTABLE
+        or _libc is None
+        or _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(length)) == 0
+    ):
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINTR):
+        raise OSError(code, os.strerror(code))
 
 
 def punch(fd: int, offset: int, length: int) -> None:

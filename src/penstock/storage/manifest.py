@@ -206,10 +206,13 @@ class Manifest:
             self.segments[info.id] = replace(info, sealed=kind == _SEALED)
 
     def _add(self, kind: int, *infos: SegmentInfo) -> None:
-        """Add edits, all or none: what a full disk took of them is cut again."""
+        """Add edits, all or none: what a full disk took of them is cut again. Others may look meanwhile, and believe what they see; so
+        there is room for all of several before the first is written. (One lies in one page, and is there or not.)"""
         raw = b"".join(_pack(kind, info) for info in infos)
         with self._lock:
             try:
+                if len(infos) > 1:
+                    files.reserve_beyond(self._fd, self._read_to, len(raw))
                 files.write(self._fd, raw, self._read_to)
             except OSError:
                 files.truncate(self._fd, self._read_to)
