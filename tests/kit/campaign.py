@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument(
         "--near",
         type=int,
-        default=20_000,
+        default=2_000,
         help="of a workload with more, those in which so few files differ from all lost or all kept that there are no more than these",
     )
     parser.add_argument("--sample", type=int, default=300, help="and so many by chance")
