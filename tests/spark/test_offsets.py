@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -60,6 +61,36 @@ def test_a_second_log_of_the_same_name(tmp_path: Path) -> None:
         stream(pattern).latestOffset(before, ALL)
 
 
+def test_a_log_of_several_names_is_read_once(tmp_path: Path) -> None:
+    """It has the name that was given first; in a directory the one that is no link."""
+    fill(tmp_path / "orders")
+    (tmp_path / "link").symlink_to(tmp_path / "orders")
+    for paths, name in (
+        ([f"{tmp_path}/link", f"{tmp_path}/orders"], "link"),
+        ([f"{tmp_path}/orders", f"{tmp_path}/link", f"file://{tmp_path}/link/../orders"], "orders"),
+        ([str(tmp_path)], "orders"),
+        ([f"{tmp_path}/*"], "orders"),
+    ):
+        options = {"paths": json.dumps(paths), "startingOffsets": "earliest"}
+        reader = StreamReader(read_options(options), PenstockSource(options).schema())
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        assert end == {name: {"0": 10}}
+        assert len(rows(reader, start, end)) == 10
+
+
+def test_a_checkpoint_that_has_a_log_under_several_names(tmp_path: Path) -> None:
+    """From a query that read it under each of them: it goes on where the one that was ahead did."""
+    fill(tmp_path / "orders")
+    (tmp_path / "link").symlink_to(tmp_path / "orders")
+    by_path = {f"{tmp_path}/orders": {"0": 7}, f"{tmp_path}/link": {"0": 3}}
+    for before in ({"link": {"0": 7}, "orders": {"0": 3}}, by_path):
+        reader = stream(tmp_path)
+        end = reader.latestOffset(before, ALL)
+        assert end == {"orders": {"0": 10}}
+        assert rows(reader, before, end) == [("orders", i) for i in range(7, 10)]
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_log_that_ends_before_the_checkpoint(tmp_path: Path, fail: str, caplog: pytest.LogCaptureFixture) -> None:
     """It was put in place of the one that the query began with."""
@@ -77,7 +108,7 @@ def test_a_log_that_ends_before_the_checkpoint(tmp_path: Path, fail: str, caplog
         assert "it ends at 5, before offset 10" in caplog.text
 
 
-def test_a_log_that_is_just_being_made_comes_with_a_later_look(tmp_path: Path) -> None:
+def test_a_log_that_is_just_being_made_is_empty(tmp_path: Path) -> None:
     fill(tmp_path / "a")
     reader = stream(tmp_path)
     start = reader.initialOffset()
@@ -86,7 +117,7 @@ def test_a_log_that_is_just_being_made_comes_with_a_later_look(tmp_path: Path) -
     assert settings is not None
     metadata.change(tmp_path / "b", settings)
     at = reader.latestOffset(start, ALL)
-    assert at == {"a": {"0": 10}}
+    assert at == {"a": {"0": 10}, "b": {"0": 0}}
     assert reader.reportLatestOffset() == at
     fill(tmp_path / "b")
     assert reader.latestOffset(at, ALL) == {"a": {"0": 10}, "b": {"0": 10}}

@@ -208,8 +208,9 @@ def _matching(path: str) -> list[str]:
     return sorted(str(place) for place, names in pairs if all(n[:1] != "." or p[:1] == "." for n, p in names))
 
 
-def all_parts(paths: Sequence[str], format: FormatName | None) -> tuple[Part, ...]:
-    """The logs that are at these paths now."""
+def all_names(paths: Sequence[str], format: FormatName | None) -> dict[Part, Part]:
+    """The logs that are at these paths now, under every name that leads to them, and the one name that each is read under: else its rows
+    came once for each. That is the one given first; of those that one path stands for, one that is no link."""
     if not paths:
         raise InvalidOption('penstock needs a path: load("/data/orders"), or option("path", …)')
     found: dict[Part, None] = {}
@@ -220,9 +221,19 @@ def all_parts(paths: Sequence[str], format: FormatName | None) -> tuple[Part, ..
         matching = _matching(local(path))
         if not matching:
             raise InvalidOption(f"{path}: nothing matches")
-        for one in matching:
-            found.update(dict.fromkeys(find(one, format)))
-    return tuple(sorted(found, key=lambda part: (part.path, part.partition)))
+        some = [part for one in matching for part in find(one, format)]
+        found.update(dict.fromkeys(sorted(some, key=lambda part: Path(part.path).is_symlink())))
+    first: dict[tuple[str, int], Part] = {}
+    return {part: first.setdefault((_real(part.path), part.partition), part) for part in found}
+
+
+def _real(path: str) -> str:
+    return path if remote.is_remote(path) else str(Path(path).resolve())
+
+
+def each_once(names: Mapping[Part, Part]) -> tuple[Part, ...]:
+    """The logs that these names are of, in order."""
+    return tuple(sorted(set(names.values()), key=lambda part: (part.path, part.partition)))
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -255,7 +266,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             f"minOffsetsPerTrigger={limits.min_offsets} is more than maxOffsetsPerTrigger={limits.max_offsets}"
         )
     return ReadOptions(
-        parts=all_parts(paths, format),
+        parts=each_once(all_names(paths, format)),
         paths=tuple(paths),
         format=format,
         starting=start,

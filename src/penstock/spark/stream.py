@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import Part
 from penstock.spark.history import History
-from penstock.spark.options import LATEST, ReadOptions, all_parts
+from penstock.spark.options import LATEST, ReadOptions, all_names, each_once
 from penstock.spark.plan import (
     EVERYTHING,
     Bounds,
@@ -63,6 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "endingOffsets and endingTimestamp are for batch queries: a stream has no end; leave them out"
             )
         self._options = options
+        self._names = {part: part for part in options.parts}  # every name of each log, and the one that is read
         self._schema = schema
         self._target: dict[str, dict[str, int]] | None = None  # where an AvailableNow query ends
         self._taken_s = time.monotonic()  # when a trigger last took something
@@ -118,7 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look_again(self) -> None:
         """Partitions and logs may have come since."""
-        self._options = replace(self._options, parts=all_parts(self._options.paths, self._options.format))
+        self._names = all_names(self._options.paths, self._options.format)
+        self._options = replace(self._options, parts=each_once(self._names))
 
     def _ends(self, known: Ends | None = None) -> Ends:
         """Where each log ends. One that is just being made comes with a later look."""
@@ -179,12 +181,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return part.topic if self._by_topic.get(part.topic) == part.path else part.path
 
     def _meant(self, log: str, paths: Collection[str]) -> str | None:
-        """The path of the log that offsets call so; `paths` are those that they name themselves."""
-        there = {part.path for part in self._options.parts}
+        """The path of the log that offsets call so, by whichever of its names; `paths` are those that they name themselves."""
+        there = {part.path: one.path for part, one in self._names.items()}
         if log in there:
-            return log
-        same = {part.path for part in self._options.parts if part.topic == log and part.path not in paths}
+            return there[log]
+        same = {there[part.path] for part in self._names if part.topic == log and part.path not in paths}
         known = self._by_topic.get(log)
+        known = there.get(known, known) if known is not None else None
         if known is None and len(same) > 1:
             raise InvalidOption(
                 f"the checkpoint has offsets of {log}, and there are several now: {', '.join(sorted(same))}; give the paths that the "
@@ -199,8 +202,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             path = self._meant(log, offsets)
             for partition, offset in by.items():
                 part = known.get((path, int(partition))) if path is not None else None
-                if part is not None:
-                    out[part] = int(offset)
+                if part is not None:  # under two names it was read to the later place
+                    out[part] = max(int(offset), out.get(part, 0))
                 elif self._options.fail_on_data_loss:
                     raise InvalidOption(
                         f"the checkpoint has offset {offset} of partition {partition} of {log}, which is not at "
