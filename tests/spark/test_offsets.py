@@ -91,6 +91,35 @@ def test_a_checkpoint_that_has_a_log_under_several_names(tmp_path: Path) -> None
         assert rows(reader, before, end) == [("orders", i) for i in range(7, 10)]
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["running", "started again"])
+def test_a_log_that_goes_away_and_comes_back(tmp_path: Path, anew: bool) -> None:
+    """Its place is kept, and no record of it comes twice."""
+    for name in ("a", "b"):
+        fill(tmp_path / name)
+    reader = stream(tmp_path, failOnDataLoss="false", maxOffsetsPerTrigger="1000")
+    before = reader.latestOffset(reader.initialOffset(), ReadMaxRows(1000))
+    shutil.move(tmp_path / "a", tmp_path / ".away")
+    fill(tmp_path / "b")
+    reader = stream(tmp_path, failOnDataLoss="false") if anew else reader
+    without = reader.latestOffset(before, ALL)
+    assert list(without) == ["a", "b"]
+    assert rows(reader, before, without) == [("b", i) for i in range(10, 20)]
+    reader.commit(without)
+    reader = stream(tmp_path, failOnDataLoss="false") if anew else reader
+    assert reader.latestOffset(without, ReadMaxRows(1000)) == without
+    shutil.move(tmp_path / ".away", tmp_path / "a")
+    fill(tmp_path / "a", 3)
+    again = reader.latestOffset(without, ALL)
+    assert rows(reader, without, again) == [("a", i) for i in range(10, 13)]
+    shutil.move(tmp_path / "a", tmp_path / ".away")
+    reader.prepareForTriggerAvailableNow()
+    shutil.move(tmp_path / ".away", tmp_path / "a")
+    assert reader.latestOffset(again, ALL) == again
+    with pytest.raises(InvalidOption, match="partition 0 of a, which is not at"):
+        shutil.rmtree(tmp_path / "a")
+        stream(tmp_path).latestOffset(again, ALL)
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_log_that_ends_before_the_checkpoint(tmp_path: Path, fail: str, caplog: pytest.LogCaptureFixture) -> None:
     """It was put in place of the one that the query began with."""

@@ -1,7 +1,8 @@
 """A streaming query: offsets, how much a trigger takes, and what may be forgotten.
 
 Offset calls run in one process on the driver's side, reads in others, from a pickled copy. Nothing is held open between calls.
-Offsets are `{log: {partition: offset of the next record}}`; Spark compares them as text, so keys are in order.
+Offsets are `{log: {partition: offset of the next record}}`; Spark compares them as text, so keys are in order. What went away while
+`failOnDataLoss` is false keeps its place in them: it may come back.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._limited(starts, ends)
         if ends != starts:
             self._taken_s = time.monotonic()
-        return self._packed(ends)
+        return self._packed(ends, away=start)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return self._packed(self._ends())
@@ -166,12 +167,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- as Spark keeps them ----
 
-    def _packed(self, offsets: Ends) -> dict[str, dict[str, int]]:
+    def _packed(self, offsets: Ends, away: dict[str, Any] | None = None) -> dict[str, dict[str, int]]:
+        """With what other offsets say of logs and partitions that are not among these."""
         out: dict[str, dict[str, int]] = {}
-        keys = {part: self._key(part, offsets) for part in offsets}
-        for part in sorted(offsets, key=lambda p: (keys[p], p.partition)):
-            out.setdefault(keys[part], {})[str(part.partition)] = offsets[part]
-        return out
+        for log, partition, part, offset in self._read(away or {}):
+            if part not in offsets:
+                out.setdefault(log, {})[partition] = offset
+        for part in offsets:
+            out.setdefault(self._key(part, offsets), {})[str(part.partition)] = offsets[part]
+        return {log: dict(sorted(by.items(), key=lambda one: int(one[0]))) for log, by in sorted(out.items())}
 
     def _key(self, part: Part, parts: Iterable[Part]) -> str:
         """What offsets call a log. One that they call by its topic keeps that name when another of the same topic comes."""
@@ -196,20 +200,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._by_topic.setdefault(log, same.pop()) if known is None and same else known
 
     def _unpacked(self, offsets: dict[str, Any]) -> Ends:
-        known = {(part.path, part.partition): part for part in self._options.parts}
         out: Ends = {}
+        for log, partition, part, offset in self._read(offsets):
+            if part is not None:  # under two names it was read to the later place
+                out[part] = max(offset, out.get(part, 0))
+            elif self._options.fail_on_data_loss:
+                raise InvalidOption(
+                    f"the checkpoint has offset {offset} of partition {partition} of {log}, which is not at "
+                    f"{', '.join(self._options.paths)} any more; set failOnDataLoss=false to go on without it"
+                )
+        return out
+
+    def _read(self, offsets: dict[str, Any]) -> Iterator[tuple[str, str, Part | None, int]]:
+        """Each log and partition as offsets name it, what it is, if it is there, and its offset."""
+        known = {(part.path, part.partition): part for part in self._options.parts}
         for log, by in offsets.items():
             path = self._meant(log, offsets)
             for partition, offset in by.items():
                 part = known.get((path, int(partition))) if path is not None else None
-                if part is not None:  # under two names it was read to the later place
-                    out[part] = max(int(offset), out.get(part, 0))
-                elif self._options.fail_on_data_loss:
-                    raise InvalidOption(
-                        f"the checkpoint has offset {offset} of partition {partition} of {log}, which is not at "
-                        f"{', '.join(self._options.paths)} any more; set failOnDataLoss=false to go on without it"
-                    )
-        return out
+                yield log, partition, part, int(offset)
 
     # ---- reading ----
 
