@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from penstock import kernel
 from penstock.errors import DiskFull, InvalidCheck, InvalidPayload, PenstockError, RecordsLost, RecoveryUnfinished
 from penstock.formats import journal as fmt
-from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_RECORD_BYTES, Checkpoints
+from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, Checkpoints
 from penstock.kernel import Buffer, Record
 from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
 from penstock.storage import bulk, files, sessions
@@ -40,9 +40,13 @@ from penstock.storage.session import CHECKPOINT_BYTES, Session
 from penstock.storage.settings import Settings, settle
 from penstock.storage.weakly import weakly
 
-_MAX_PAYLOAD_BYTES: Final = MAX_RECORD_BYTES - fmt.SPEC.overhead
 _MANY: Final = 1 << 62
 _TIDY_S: Final = 1.0  # how long the background waits for the disk before it looks at files
+
+
+def too_large(path: Path, size: int) -> InvalidPayload:
+    """What whoever appends a record of more than MAX_PAYLOAD_BYTES is told."""
+    return InvalidPayload(f"{path}: a record of {size} bytes; at most {MAX_PAYLOAD_BYTES} fit, append it in parts")
 
 
 class Appended(Promise):
@@ -186,8 +190,8 @@ class Journal(AsyncClosable):
         The payload is copied. When `buffer_bytes` of records wait, so does this, at most `timeout_s`; then it raises
         BufferFull.
         """
-        if isinstance(payload, bytes) and len(payload) > _MAX_PAYLOAD_BYTES:
-            self._refuse(len(payload))
+        if isinstance(payload, bytes) and len(payload) > MAX_PAYLOAD_BYTES:
+            raise too_large(self.path, len(payload))
         try:
             batch, _ = self._append(payload if isinstance(payload, bytes) else self._flat(payload), DATA, timeout_s)
         except (OSError, ValueError) as error:
@@ -205,10 +209,10 @@ class Journal(AsyncClosable):
         At most 4 MiB in all.
         """
         for payload in payloads:
-            if isinstance(payload, bytes) and len(payload) > _MAX_PAYLOAD_BYTES:
-                self._refuse(len(payload))
-            elif not isinstance(payload, bytes):
+            if not isinstance(payload, bytes):
                 self._flat(payload)
+            elif len(payload) > MAX_PAYLOAD_BYTES:
+                raise too_large(self.path, len(payload))
         try:
             batch, _ = self._path.appends.append_many(payloads, DATA, timeout_s)
         except (OSError, ValueError) as error:
@@ -218,14 +222,9 @@ class Journal(AsyncClosable):
 
     def _flat(self, payload: Buffer) -> Buffer:
         with suppress(TypeError):  # the kernel says what it is not
-            if memoryview(payload).nbytes > _MAX_PAYLOAD_BYTES:
-                self._refuse(memoryview(payload).nbytes)
+            if memoryview(payload).nbytes > MAX_PAYLOAD_BYTES:
+                raise too_large(self.path, memoryview(payload).nbytes)
         return payload
-
-    def _refuse(self, size: int) -> None:
-        raise InvalidPayload(
-            f"{self.path}: a record of {size} bytes; at most {_MAX_PAYLOAD_BYTES} fit, append it in parts"
-        )
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Return when everything appended so far is on the disk."""

@@ -155,4 +155,4 @@ def test_recovery_is_linear_in_what_there_is(path: Path, monkeypatch: pytest.Mon
 
 def test_the_limits_that_are_documented() -> None:
     assert journal.MAX_FILE_BYTES == 4 << 20
-    assert journal._MAX_PAYLOAD_BYTES == (1 << 20) - 4
+    assert journal.MAX_PAYLOAD_BYTES == (1 << 20) - 4

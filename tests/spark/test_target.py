@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from penstock import DiskFull, InvalidPayload, Queue, StagingLost, Topics, kernel
+from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, Topics, kernel
 from penstock.errors import InvalidOption
 from penstock.formats import queue as fmt
+from penstock.formats.journal import MAX_PAYLOAD_BYTES
 from penstock.inspect import format_of
 from penstock.spark import pins, staging
 from penstock.spark.options import read_options, write_options
@@ -116,6 +118,31 @@ def test_a_record_that_fits_no_file(tmp_path: Path) -> None:
     publish(target(path), "query", 0, [*put_aside(path, [b"b"]).values()], comes_again=True)
     with Queue(path) as q, q.tailer() as tailer:
         assert [m.payload for m in tailer] == [b"b"]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string()])
+def test_a_journal_takes_what_its_own_append_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType
+) -> None:
+    """The task is told, before anything of its batch is appended."""
+
+    class Context:
+        def partitionId(self) -> int:
+            return 0
+
+    monkeypatch.setattr("pyspark.TaskContext.get", Context)
+    writer = BatchWriter({"path": str(tmp_path / "j"), "format": "journal"}, VALUE, overwrite=False)
+    fits, larger = bytes(MAX_PAYLOAD_BYTES), bytes(MAX_PAYLOAD_BYTES + 1)
+    with Journal(tmp_path / "other") as journal, pytest.raises(InvalidPayload) as refused:
+        journal.append(larger)
+    rows = pa.record_batch([pa.array([b"a", larger]).cast(kind)], ["value"])
+    with pytest.raises(InvalidPayload) as told:
+        writer.write(iter([rows]))
+    assert str(told.value) == str(refused.value).replace("other", "j")
+    rows = pa.record_batch([pa.array([b"a", fits]).cast(kind)], ["value"])
+    writer.commit([writer.write(iter([rows]))])
+    with Journal(tmp_path / "j") as journal:
+        assert [record.payload for record in journal.recovered()] == [b"a", fits]
 
 
 @pytest.mark.parametrize("what", ["frames", "ledger"])

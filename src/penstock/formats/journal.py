@@ -27,6 +27,7 @@ INDEXED: Final = False
 CURSORS_ARE_SEQUENCES: Final = True
 MAX_FILE_BYTES: Final = 4 << 20
 MAX_RECORD_BYTES: Final = 1 << 20  # with its head
+MAX_PAYLOAD_BYTES: Final = MAX_RECORD_BYTES - SPEC.overhead
 
 DATA: Final = 0
 CHECKPOINT: Final = 1

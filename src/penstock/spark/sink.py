@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -19,8 +20,10 @@ from pyspark.sql.types import StructType
 
 from penstock import kernel
 from penstock.errors import InvalidOption
+from penstock.formats.journal import MAX_PAYLOAD_BYTES
 from penstock.formats.topic import partition_of
 from penstock.inspect import format_of
+from penstock.journal import too_large
 from penstock.spark import overwrite, pins, staging
 from penstock.spark.options import write_options
 from penstock.spark.target import Target, layout, publish
@@ -94,10 +97,20 @@ class _Writer:
         values = rows.column("value")
         if values.null_count:
             raise InvalidOption(f"column value has {values.null_count} nulls; a record needs a value")
+        if self._layout.format == "journal":
+            self._check_sizes(values)
         buffers = arrow_buffers(values)
         assert buffers is not None
         frames = kernel.encode_arrow(format_of(self._layout.format).SPEC, *buffers)
         return frames, _times(rows.column("timestamp")) if "timestamp" in self._columns else None
+
+    def _check_sizes(self, values: pa.Array) -> None:
+        """A journal takes from nobody what it would not take by `append`."""
+        import pyarrow.compute as pc
+
+        largest = pc.max(pc.binary_length(values)).as_py() or 0
+        if largest > MAX_PAYLOAD_BYTES:
+            raise too_large(Path(self._options.path), largest)
 
     def _shared_out(
         self, rows: pa.RecordBatch, counts: Callable[[str], int], turn: int, step: int
