@@ -106,6 +106,75 @@ def test_a_batch_write_within_a_stream_is_a_job_of_its_own(tmp_path: Path) -> No
     assert StreamWriter({"path": str(tmp_path / "q")}, VALUE)._run_by(context) == ("query", "3")
 
 
+class Task:
+    """What a task is told by Spark."""
+
+    number = 0
+
+    def partitionId(self) -> int:
+        return self.number
+
+
+def run(given: dict[str, str], values: list[bytes], tasks: int = 1) -> None:
+    """A job that appends these, by so many tasks."""
+    schema = StructType(
+        [StructField("value", BinaryType()), *([StructField("key", BinaryType())] * ("topic" in given))]
+    )
+    writer = BatchWriter(given, schema, overwrite=False)
+    staged = []
+    for Task.number in range(tasks):
+        some = pa.array(values[Task.number :: tasks])
+        names = [field.name for field in schema.fields]
+        staged.append(writer.write(iter([pa.record_batch([some] * len(names), names)])))
+    Task.number = 0
+    BatchWriter(given, schema, overwrite=False).commit(staged)  # made anew, as Spark does
+
+
+@pytest.mark.parametrize("topic", [False, True])
+def test_a_write_that_is_run_again_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: bool) -> None:
+    """In `foreachBatch`, when it says whose it is and which: by other tasks, and to more partitions, too."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    given = {"path": str(tmp_path / "q")} | ({"topic": "t", "partitions": "2"} if topic else {})
+    numbers = [b"%03d" % i for i in range(90)]
+    for version in range(3):
+        for tasks in (1, 3):
+            run({**given, "txnAppId": "bars/of a day", "txnVersion": str(version)}, numbers[version * 30 :][:30], tasks)
+            if topic:
+                with Topics(tmp_path / "q") as logs:
+                    logs.topic("t").add_partitions(logs.topic("t").partitions + 1)
+    run({**given, "txnAppId": "bars/of a day", "txnVersion": "1"}, [b"late"])
+    run({**given, "txnAppId": "another", "txnVersion": "1"}, [b"other"])
+    reader = BatchReader(read_options({"path": given["path"]}), PenstockSource({"path": given["path"]}).schema())
+    batches = [batch for split in reader.partitions() for batch in reader.read(split)]
+    found = [value for batch in batches for value in batch.column("value").to_pylist()]
+    assert sorted(found) == [*numbers, b"other"]
+    assert not list(tmp_path.glob("q/.staging/*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"txnAppId": "bars"}, "give both or neither"),
+        ({"txnVersion": "3"}, "give both or neither"),
+        ({"txnAppId": "", "txnVersion": "3"}, "give both or neither"),
+        ({"txnAppId": "bars", "txnVersion": "-3"}, "a whole number from 0 on"),
+        ({"txnAppId": "bars", "txnVersion": "three"}, "a whole number from 0 on"),
+        ({"txnAppId": "bars", "txnVersion": str(1 << 63)}, "a whole number from 0 on"),
+    ],
+)
+def test_a_write_that_does_not_say_which_it_is(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        write_options({"path": str(tmp_path / "q"), **options})
+
+
+def test_who_needs_not_say_which_it_is(tmp_path: Path) -> None:
+    given = {"path": str(tmp_path / "q"), "txnAppId": "bars", "txnVersion": "3"}
+    with pytest.raises(InvalidOption, match="are for append"):
+        BatchWriter(given, VALUE, overwrite=True)
+    with pytest.raises(InvalidOption, match="a streaming query has an id"):
+        StreamWriter(given, VALUE)
+
+
 def target(path: Path) -> Target:
     return Target(write_options({"path": str(path), "fileSize": "65536"}), Layout("queue"), "", 0)
 
@@ -126,11 +195,7 @@ def test_a_journal_takes_what_its_own_append_does(
 ) -> None:
     """The task is told, before anything of its batch is appended."""
 
-    class Context:
-        def partitionId(self) -> int:
-            return 0
-
-    monkeypatch.setattr("pyspark.TaskContext.get", Context)
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
     writer = BatchWriter({"path": str(tmp_path / "j"), "format": "journal"}, VALUE, overwrite=False)
     fits, larger = bytes(MAX_PAYLOAD_BYTES), bytes(MAX_PAYLOAD_BYTES + 1)
     with Journal(tmp_path / "other") as journal, pytest.raises(InvalidPayload) as refused:

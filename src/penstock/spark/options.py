@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from penstock.errors import InvalidOption
 from penstock.inspect import FORMATS, FormatName, Part, find
@@ -45,8 +45,19 @@ _READ: Final = (
     "cursor",
     "archive",
 )
-_WRITE: Final = ("path", "format", "topic", "partitions", "staging", "segmentBytes", "fileSize")
+_WRITE: Final = (
+    "path",
+    "format",
+    "topic",
+    "partitions",
+    "staging",
+    "segmentBytes",
+    "fileSize",
+    "txnAppId",
+    "txnVersion",
+)
 _FROM_SPARK: Final = {"checkpointlocation", "queryname", "outputmode"}  # put among them by Spark itself
+_MAX_VERSION: Final = (1 << 63) - 1
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -92,6 +103,14 @@ class WriteOptions:
     partitions: int | None
     staging: str | None
     settings: dict[str, int] = field(default_factory=dict)
+    run: Run | None = None
+
+
+class Run(NamedTuple):
+    """What tells a write that is run again: whose it is, and which of theirs, by a number that grows."""
+
+    app: str
+    version: int
 
 
 class _Options:
@@ -301,4 +320,18 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         partitions=options.number("partitions"),
         staging=options.text("staging"),
         settings=settings,
+        run=_run(options),
     )
+
+
+def _run(options: _Options) -> Run | None:
+    app, version = options.text("txnAppId"), options.text("txnVersion")
+    if app is None and version is None:
+        return None
+    if not app or version is None:
+        raise InvalidOption(
+            "txnAppId and txnVersion belong together: a name, and a number that grows; give both or neither"
+        )
+    if not version.isdecimal() or int(version) > _MAX_VERSION:
+        raise InvalidOption(f"txnVersion must be a whole number from 0 on, such as a batch id, not {version!r}")
+    return Run(app, int(version))

@@ -1,7 +1,7 @@
 """The sink: exactly once. Tasks stage encoded frames, files of each attempt; the driver appends those of a batch as one.
 
 A batch goes through the log's ledger (`storage.ledger`), keyed on query and batch: one that Spark runs again, for whatever reason, is
-found there and left out. Nothing is in the log before the driver's commit, so tasks that fail, are repeated or run twice leave
+found there and left out. A batch query has neither, unless the options `txnAppId` and `txnVersion` stand for them. Nothing is in the log before the driver's commit, so tasks that fail, are repeated or run twice leave
 files at most, and those are swept with their batch.
 """
 
@@ -142,6 +142,14 @@ class _Writer:
     def _given(self, rows: pa.RecordBatch, column: str) -> list[Any]:
         return rows.column(column).to_pylist() if column in self._columns else [None] * rows.num_rows
 
+    def _commit_once(self, query: str, batch: int, messages: Sequence[Any]) -> None:
+        """On the driver: append what was staged, unless it is there already."""
+        if self._layout.format == "topic":
+            counts = {t: n for message in messages if message is not None for t, n in message.counts.items()}
+            pins.keep(self._options.path, query, pins.Pin(batch, counts))
+        self._publish(query, batch, messages, comes_again=True)
+        self._place(query, batch).sweep()
+
     def _publish(self, query: str, batch: int, messages: Sequence[Any], *, comes_again: bool) -> None:
         """On the driver: append what was staged, each target's as one batch."""
         for key, puts in _by_target(messages).items():
@@ -193,13 +201,24 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
         super().__init__(given, schema)
         self._overwrite = overwrite
+        self._batch = 0
+        run = self._options.run
+        if run is not None:
+            if overwrite:
+                raise InvalidOption(
+                    "txnAppId and txnVersion are for append: an overwrite that is run again puts the same there"
+                )
+            self._job, self._batch = staging.name_of(run.app), run.version
 
     def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
         """A job of its own, also within a query's `foreachBatch`."""
-        return self._job, None
+        return self._job, str(self._batch) if self._options.run is not None else None
 
     def commit(self, messages: Sequence[Any]) -> None:
         query = _query(messages) or self._job
+        if self._options.run is not None:
+            self._commit_once(query, self._batch, messages)
+            return
         if self._overwrite:
             overwrite.replace(self._options, self._layout, query, _by_target(messages))
         else:
@@ -207,11 +226,18 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._place(query, 0).sweep()
 
     def abort(self, messages: Sequence[Any]) -> None:
-        self._place(_query(messages) or self._job, 0).sweep()
+        self._place(_query(messages) or self._job, self._batch).sweep()
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream`."""
+
+    def __init__(self, given: dict[str, str], schema: StructType) -> None:
+        super().__init__(given, schema)
+        if self._options.run is not None:
+            raise InvalidOption(
+                "txnAppId and txnVersion are for df.write: a streaming query has an id and numbers of its own; leave them out"
+            )
 
     def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
         batch = context.getLocalProperty("streaming.sql.batchId")
@@ -220,11 +246,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         query = _query(messages)
         if query is not None:
-            if self._layout.format == "topic":
-                counts = {t: n for message in messages if message is not None for t, n in message.counts.items()}
-                pins.keep(self._options.path, query, pins.Pin(batchId, counts))
-            self._publish(query, batchId, messages, comes_again=True)
-            self._place(query, batchId).sweep()
+            self._commit_once(query, batchId, messages)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         query = _query(messages)

@@ -7,6 +7,7 @@ when it has been so for a day. The commit appends what its tasks have told it of
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
@@ -28,7 +29,9 @@ from penstock.storage.bulk import Part
 _NAME: Final = ".staging"
 _STALE_S: Final = 24 * 3600
 _FRESH_S: Final = 600.0  # so often a task says that it runs
-_OWN: Final = re.compile(r"batch-.+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # a job, or a query by its id
+_OWN: Final = re.compile(  # a job, an application, or a query by its id
+    r"batch-.+|txn-[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
 _FRAMES: Final = ".frames"
 _TIMES: Final = ".times"
 
@@ -109,6 +112,11 @@ def _remove(query: Path, last: int | None = None) -> None:
                 batch.rmdir()
     with suppress(OSError):  # another batch is at work there
         query.rmdir()
+
+
+def name_of(app: str) -> str:
+    """What stands for an application that has told its name: any text, and this is the name of a file, too."""
+    return f"txn-{hashlib.blake2b(app.encode(), digest_size=16).hexdigest()}"
 
 
 def top_of(options: WriteOptions) -> str:
