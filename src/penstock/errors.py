@@ -146,7 +146,8 @@ class RecoveryUnfinished(UserWarning):
 
 
 class FilesMissing(PenstockError):
-    """A file was removed while the log is open, or the numbers of a journal's files have a gap, or one comes twice. Nothing was changed."""
+    """A file was removed while the log is open, or the numbers of a journal's files have a gap, or one comes twice, or a copy of a log has
+    a gap. Nothing was changed."""
 
 
 class BufferFull(PenstockError, TimeoutError):

@@ -11,6 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from penstock import Queue, Retention, Topics
+from penstock.errors import CorruptRecord, FilesMissing
 from penstock.inspect import FormatName
 from penstock.spark.options import read_options
 from penstock.spark.source import FilteringReader, PenstockSource
@@ -116,3 +117,61 @@ def test_wrong_places(bucket: Any) -> None:
         read(f"s3://{name}/nothing")
     with pytest.raises(Exception, match="nosuchthing://"):
         read("nosuchthing://x/y")
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    fs = fsspec.filesystem("memory")
+    yield fs
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+
+
+def retain(path: Path, format: str) -> None:
+    """Remove the first finished files."""
+    kept = Retention(max_bytes=100_000)
+    if format == "queue":
+        with Queue(path, retention=kept) as q:
+            retention.drop(q._open_log(), 1 << 40)
+    else:
+        with Topics(path, retention=kept) as logs:
+            retention.drop(logs.topic("orders")._part(1).log, 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("format", "removed"), [("queue", False), ("queue", True), ("channel", False), ("topic", True)]
+)
+def test_a_damaged_manifest_hides_no_record(memory: Any, tmp_path: Path, format: str, removed: bool) -> None:
+    """What an edit said that cannot be read is told by the segments, as where the log is."""
+    write(tmp_path / "log", format, SENT)
+    if removed:
+        retain(tmp_path / "log", format)
+    memory.put(f"{tmp_path}/log", "/log", recursive=True)
+    whole = read("memory://log")
+    assert (whole[1][0] > 0, whole[1][-1]) == (removed, 2999)
+    (name,) = [name for name in memory.find("/log") if name.endswith("manifest") and memory.size(name) > 64]
+    raw = memory.cat_file(name)
+    for at in range(0, len(raw), 64):
+        memory.pipe_file(name, raw[: at + 9] + bytes([raw[at + 9] ^ 4]) + raw[at + 10 :])
+        assert read("memory://log") == whole, at
+    for at in range(0, len(raw), 64):  # a later one was copied, or none; it may say that less was removed than is gone
+        memory.pipe_file(name, raw[:at])
+        try:
+            assert read("memory://log") == whole, at
+        except (CorruptRecord, FilesMissing):
+            assert removed
+    memory.rm_file(name)
+    assert read("memory://log") == whole
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_a_file_that_was_not_copied_is_no_silent_gap(memory: Any, tmp_path: Path, manifest: bool) -> None:
+    write(tmp_path / "log", "queue", SENT)
+    memory.put(f"{tmp_path}/log", "/log", recursive=True)
+    data = sorted(name for name in memory.find("/log") if name.endswith(".data"))
+    assert len(data) == 3
+    memory.rm_file(data[1])
+    if not manifest:
+        memory.rm_file("/log/manifest")
+    with pytest.raises((CorruptRecord, FilesMissing), match=r"copy the log's whole directory again|cut short"):
+        read("memory://log")

@@ -7,18 +7,19 @@ needed to find them, into files of the same names and lengths with holes for the
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import InvalidOption, LogNotFound
+from penstock.errors import FilesMissing, InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, Segment, View, format_of
 from penstock.storage import companion, index, metadata
+from penstock.storage.listing import companion_base
 from penstock.storage.losses import FILE as LOSSES
 from penstock.storage.losses import Listed, LossList, within
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, map_data
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -182,27 +183,31 @@ class RemoteView(View):
             copy.whole(f"{own}manifest")
             manifest = Manifest(Path(place, own, "manifest"), read_only=True)
             manifest.load(0, believe_rolled=True)
-            infos, gone = manifest.ordered(), manifest.gone
+            there = {s for name in copy.names() for s in (fmt.parse(name), fmt.parse_compressed(name)) if s is not None}
+            if manifest.unknown_edits:
+                manifest.forget_removed(there)
+            infos = list(_in_order(part, fmt, manifest, there))
+            gone_next = manifest.retired_next
             manifest.close()
-            infos += _unlisted(copy, fmt, Path(place), infos[-1] if infos else gone)
             copy.whole(f"{own}{LOSSES}")
             listed = LossList(Path(place, own)).all()
         self._listed = list(listed)
-        self._retired_next = gone.next if gone is not None else 0
+        self._next = infos[-1].next if infos else gone_next
         self._segments = [
             RemoteSegment(
                 part, part.path, i.id, i.base, i.next, i.end, i.first_us, i.last_us, False, losses=within(listed, i)
             )
             for i in infos
+            if i.count
         ]
 
     @property
     def first(self) -> int:
-        return self._segments[0].base if self._segments else self._retired_next
+        return self._segments[0].base if self._segments else self._next
 
     @property
     def end(self) -> int:
-        return self._segments[-1].next if self._segments else self._retired_next
+        return self._next
 
     def durable_end(self) -> int:
         return self.end
@@ -220,19 +225,33 @@ class RemoteView(View):
         pass
 
 
-def _unlisted(copy: _Copy, fmt: Format, place: Path, last: SegmentInfo | None) -> list[SegmentInfo]:
-    """The segment that was being written when the log was copied, if it was closed: fetched whole, and looked through. It follows the
-    last one that is listed, or, if all of them were removed, that was."""
-    later = [s for name in copy.names() if (s := fmt.parse(name)) is not None and (last is None or s > last.id)]
-    if not later:
-        return []
-    paths = SegmentPaths(place, fmt, min(later))
-    for path in paths.made():
-        copy.whole(copy.name(path))
-    base = last.next if last else 0
-    seg = ReadSegment(place, fmt, min(later), base)
-    found = seg.scan(seg.start, len(seg.data), spec=seg.tail_spec, first=base)
-    if not found.count:
-        return []
-    first_us, last_us = seg.times.us(0), seg.times.us(found.count - 1)
-    return [SegmentInfo(min(later), base, found.count, found.position, first_us, last_us)]
+def _in_order(part: Part, fmt: Format, manifest: Manifest, there: Collection[int]) -> Iterator[SegmentInfo]:
+    """The segments that are listed, and those that are there and are not: the ones that were written when the log was copied, and such
+    as a damaged edit spoke of. Each begins where the one before ended: nothing is stepped over."""
+    next_ = manifest.gone.next if manifest.gone is not None else None
+    for segment in sorted({*manifest.segments, *(s for s in there if not manifest.is_gone(s))}):
+        info = manifest.segments.get(segment) or _looked_through(part, fmt, segment, next_)
+        if info.base < manifest.retired_next and segment not in manifest.segments:
+            continue  # it was removed, but for its files
+        if next_ is not None and info.base != next_:
+            raise FilesMissing(
+                f"{part.path}: {fmt.name(segment)} begins with offset {info.base}, what lies before it ends with {next_ - 1}: a file is missing or "
+                "damaged, the manifest perhaps; copy the log's whole directory again"
+            )
+        next_ = info.next
+        yield info
+
+
+def _looked_through(part: Part, fmt: Format, segment: int, expected: int | None) -> SegmentInfo:
+    """A segment that is not listed, fetched whole. Where nothing in it says with which record it begins, it is the expected one."""
+    with tempfile.TemporaryDirectory() as place:
+        copy, paths = _Copy(part.path, Path(place)), SegmentPaths(Path(place), fmt, segment)
+        for path in paths.all():
+            copy.whole(copy.name(path))
+        header = fmt.read_header(memoryview(map_data(paths)), str(paths.data))
+        base = header.base if header.base is not None else companion_base(paths)
+        base = base if base is not None else expected or 0
+        seg = ReadSegment(Path(place), fmt, segment, base)
+        found = seg.scan(seg.start, len(seg.data), spec=seg.tail_spec, first=base)
+        times = (seg.times.us(0), seg.times.us(found.count - 1)) if found.count else (0, 0)
+    return SegmentInfo(segment, base, found.count, found.position, *times)
