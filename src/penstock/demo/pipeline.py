@@ -137,7 +137,7 @@ def _batch(progress: dict[str, Any]) -> dict[str, Any]:
         "batch": progress["batchId"],
         "rows": progress["numInputRows"],
         "took_s": progress["durationMs"]["triggerExecution"] / 1000,
-        "offset": max(offset for by in (end or {}).values() for offset in by.values()),
+        "offset": max(offset for by in (end or {}).values() for p, offset in by.items() if p.isdecimal()),
     }
 
 

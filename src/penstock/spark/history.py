@@ -59,6 +59,11 @@ class History:
         """What is missing of lo to hi - 1."""
         return listing.without(lo, hi, listing.merged([*self.archived, (self._live, self.end)]))
 
+    def us_of(self, offset: int) -> int:
+        """When a record of the log was appended; 0 when it is not there, or not known."""
+        segment = next((segment for segment in self.segments if segment.base <= offset < segment.next), None)
+        return segment.times().us(offset - segment.base) if segment is not None else 0
+
     def first_at(self, us: int) -> int:
         """The first record that is not older than `us`; the end when all are."""
         alone = [segment for segment in self.segments if listing.without(segment.base, segment.next, self.archived)]

@@ -21,6 +21,7 @@ from penstock.spark import remote
 
 LATEST: Final = -1  # as in the Kafka connector's JSON
 EARLIEST: Final = -2
+TIMES: Final = "us"  # among the partitions in a stream's offsets
 OnCorrupt = Literal["fail", "skip", "permissive"]
 Offsets = dict[str, dict[int, int]]  # of each log, by partition
 
@@ -196,11 +197,13 @@ class _Options:
 
 
 def _offsets(name: str, value: str) -> Offsets:
-    """`{"orders": {"0": 23, "1": -2}}`, as in the Kafka connector: -2 is the earliest, -1 the latest."""
+    """`{"orders": {"0": 23, "1": -2}}`, as in the Kafka connector: -2 is the earliest, -1 the latest. They may be taken from a query's
+    progress, where there are times among them."""
     shape = f'{name} must be "earliest", "latest" or JSON as {{"log": {{"0": 23, "1": -2}}}}'
     try:
         found = json.loads(value)
-        out = {str(log): {int(p): int(offset) for p, offset in by.items()} for log, by in found.items()}
+        logs = {str(log): {p: offset for p, offset in by.items() if p != TIMES} for log, by in found.items()}
+        out = {log: {int(p): int(offset) for p, offset in by.items()} for log, by in logs.items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise InvalidOption(f"{shape}, not {value!r} ({error})") from None
     for log, by in out.items():

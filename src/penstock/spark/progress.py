@@ -49,7 +49,8 @@ def lag_of(source: dict[str, Any]) -> dict[str, dict[int, int]]:
 def _offsets(told: Any) -> dict[str, dict[str, int]]:
     """Offsets as our source has them; the report does not name sources, and other ones have others."""
     found = told if isinstance(told, dict) else {}
-    return {log: by for log, by in found.items() if isinstance(by, dict)}
+    logs = {log: by for log, by in found.items() if isinstance(by, dict)}
+    return {log: {p: offset for p, offset in by.items() if p.isdecimal()} for log, by in logs.items()}
 
 
 def progress_of(report: dict[str, Any]) -> Progress:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.errors import FilesMissing, InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, Segment, View, format_of
 from penstock.storage import companion, index, metadata
+from penstock.storage.companion import Times
 from penstock.storage.listing import companion_base
 from penstock.storage.losses import FILE as LOSSES
 from penstock.storage.losses import Listed, LossList, within
@@ -87,6 +88,9 @@ class RemoteSegment(Segment):
     def read(self) -> ReadSegment:
         """Its times; of its records nothing."""
         return self._fetched(self.base, self.base)
+
+    def times(self) -> Times:
+        return self.read().times
 
     def opened(self, lo: int, hi: int) -> ReadSegment:
         return self._fetched(lo, hi)

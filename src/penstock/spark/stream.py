@@ -1,16 +1,18 @@
 """A streaming query: offsets, how much a trigger takes, and what may be forgotten.
 
 Offset calls run in one process on the driver's side, reads in others, from a pickled copy. Nothing is held open between calls.
-Offsets are `{log: {partition: offset of the next record}}`; Spark compares them as text, so keys are in order. What went away while
-`failOnDataLoss` is false keeps its place in them: it may come back.
+Offsets are `{log: {partition: offset of the next record, "us": {partition: time of the one before it}}}`; Spark compares them as text, so
+keys are in order, and a time stays as long as its offset does. By it another log is told that was put in place of the one which was read:
+its records were appended at other times. What went away while `failOnDataLoss` is false keeps its place: it may come back.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -22,10 +24,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.errors import InvalidOption, LogNotFound
+from penstock.errors import DataLost, InvalidOption, LogNotFound
 from penstock.inspect import Part
 from penstock.spark.history import History
-from penstock.spark.options import LATEST, ReadOptions, all_names, each_once
+from penstock.spark.options import LATEST, TIMES, ReadOptions, all_names, each_once
 from penstock.spark.plan import (
     EVERYTHING,
     Bounds,
@@ -44,6 +46,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Ends = dict[Part, int]
+_log: Final = logging.getLogger("penstock.spark")
+
+
+class _Kept(NamedTuple):
+    """What offsets say of a log's partition."""
+
+    log: str  # as they call it
+    partition: str
+    part: Part | None  # what it is, if it is there
+    offset: int
+    us: int  # 0 when not known
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,8 +79,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._names = {part: part for part in options.parts}  # every name of each log, and the one that is read
         self._schema = schema
-        self._target: dict[str, dict[str, int]] | None = None  # where an AvailableNow query ends
+        self._target: dict[str, Any] | None = None  # where an AvailableNow query ends
         self._taken_s = time.monotonic()  # when a trigger last took something
+        self._looks: dict[Part, History] = {}  # of one call
         self._began: Ends = {}  # with which record logs that came while the query ran did
         self._by_topic: dict[str, str] = {}  # the path of each log that offsets name by its topic
 
@@ -82,15 +96,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._look_again()
+        ends, unmade = self._ends()
         starts = self._unpacked(start)
-        ends = self._ends(starts)
+        for part, error in unmade.items():
+            if part in starts:
+                raise error
         for part, end in ends.items():
             if end < starts.get(part, 0):
-                checked(self._options, self._now(part), Bounds(starts[part], starts[part]))
+                checked(self._options, self._seen(part), Bounds(starts[part], starts[part]))
         if self._target is not None:
             target = self._unpacked(self._target)
             ends = {part: min(end, target.get(part, end)) for part, end in ends.items() if part in target}
-        new = {part: self._now(part).first for part in ends if part not in starts}  # they came while the query ran
+        new = {part: self._seen(part).first for part in ends if part not in starts}  # they came while the query ran
         self._began |= new
         self._hold(new)
         starts |= new
@@ -99,10 +116,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._limited(starts, ends)
         if ends != starts:
             self._taken_s = time.monotonic()
-        return self._packed(ends, away=start)
+        return self._packed(ends, start, new)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return self._packed(self._ends())
+        return self._packed(self._ends()[0], times=False)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limits = self._options.limits
@@ -116,23 +133,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._look_again()
-        self._target = self._packed(self._ends())
+        self._target = self._packed(self._ends()[0], times=False)
 
     def _look_again(self) -> None:
         """Partitions and logs may have come since."""
+        self._looks.clear()
         self._names = all_names(self._options.paths, self._options.format)
         self._options = replace(self._options, parts=each_once(self._names))
 
-    def _ends(self, known: Ends | None = None) -> Ends:
+    def _ends(self) -> tuple[Ends, dict[Part, LogNotFound]]:
         """Where each log ends. One that is just being made comes with a later look."""
         out: Ends = {}
+        unmade: dict[Part, LogNotFound] = {}
         for part in self._options.parts:
             try:
                 out[part] = self._now(part).end
-            except LogNotFound:
-                if part in (known or {}):
-                    raise
-        return out
+            except LogNotFound as error:
+                unmade[part] = error
+        return out, unmade
 
     def _hold(self, starts: Ends) -> None:
         """Retention keeps what a query with a cursor has not read yet, from its start on: it commits its first batch late."""
@@ -143,7 +161,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _now(self, part: Part) -> History:
         """What there is of a log, as far as queries may go."""
-        return History(part, self._options.archive, durable=self._options.durable_only)
+        self._looks[part] = History(part, self._options.archive, durable=self._options.durable_only)
+        return self._looks[part]
+
+    def _seen(self, part: Part) -> History:
+        """What there was of a log at the last look of this call."""
+        if part not in self._looks:
+            self._looks[part] = History(part, self._options.archive)
+        return self._looks[part]
 
     def _limited(self, starts: Ends, ends: Ends) -> Ends:
         """As much of what there is as a trigger may take."""
@@ -167,15 +192,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- as Spark keeps them ----
 
-    def _packed(self, offsets: Ends, away: dict[str, Any] | None = None) -> dict[str, dict[str, int]]:
-        """With what other offsets say of logs and partitions that are not among these."""
-        out: dict[str, dict[str, int]] = {}
-        for log, partition, part, offset in self._read(away or {}):
-            if part not in offsets:
-                out.setdefault(log, {})[partition] = offset
-        for part in offsets:
-            out.setdefault(self._key(part, offsets), {})[str(part.partition)] = offsets[part]
-        return {log: dict(sorted(by.items(), key=lambda one: int(one[0]))) for log, by in sorted(out.items())}
+    def _packed(
+        self, ends: Ends, before: dict[str, Any] | None = None, new: Collection[Part] = (), *, times: bool = True
+    ) -> dict[str, Any]:
+        """With what the offsets before say of logs and partitions that are not among these; of new ones they say nothing."""
+        offsets: dict[str, dict[str, int]] = {}
+        us: dict[str, dict[str, int]] = {}
+        known: dict[tuple[Part | None, int], int] = {}
+        for kept in self._read(before or {}):
+            if kept.part not in new:
+                known[kept.part, kept.offset] = kept.us
+            if kept.part not in ends:
+                offsets.setdefault(kept.log, {})[kept.partition] = kept.offset
+                us.setdefault(kept.log, {})[kept.partition] = kept.us
+        for part, end in ends.items():
+            log, partition = self._key(part, ends), str(part.partition)
+            offsets.setdefault(log, {})[partition] = end
+            if times and end:
+                there = known.get((part, end))
+                us.setdefault(log, {})[partition] = self._seen(part).us_of(end - 1) if there is None else there
+        return {log: _ordered(by) | _timed(us.get(log, {})) for log, by in sorted(offsets.items())}
 
     def _key(self, part: Part, parts: Iterable[Part]) -> str:
         """What offsets call a log. One that they call by its topic keeps that name when another of the same topic comes."""
@@ -200,10 +236,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._by_topic.setdefault(log, same.pop()) if known is None and same else known
 
     def _unpacked(self, offsets: dict[str, Any]) -> Ends:
+        """Without those of logs that are not there, or are others now, unless that is an error."""
         out: Ends = {}
-        for log, partition, part, offset in self._read(offsets):
-            if part is not None:  # under two names it was read to the later place
-                out[part] = max(offset, out.get(part, 0))
+        for log, partition, part, offset, us in self._read(offsets):
+            if part is not None:
+                if self._is_same(part, offset, us):  # under two names it was read to the later place
+                    out[part] = max(offset, out.get(part, 0))
             elif self._options.fail_on_data_loss:
                 raise InvalidOption(
                     f"the checkpoint has offset {offset} of partition {partition} of {log}, which is not at "
@@ -211,14 +249,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return out
 
-    def _read(self, offsets: dict[str, Any]) -> Iterator[tuple[str, str, Part | None, int]]:
-        """Each log and partition as offsets name it, what it is, if it is there, and its offset."""
+    def _read(self, offsets: dict[str, Any]) -> Iterator[_Kept]:
         known = {(part.path, part.partition): part for part in self._options.parts}
         for log, by in offsets.items():
             path = self._meant(log, offsets)
             for partition, offset in by.items():
-                part = known.get((path, int(partition))) if path is not None else None
-                yield log, partition, part, int(offset)
+                if partition != TIMES:
+                    part = known.get((path, int(partition))) if path is not None else None
+                    yield _Kept(log, partition, part, int(offset), int(by.get(TIMES, {}).get(partition, 0)))
+
+    def _is_same(self, part: Part, offset: int, us: int) -> bool:
+        """Whether this is the log whose record before `offset` was appended then. Times never run backwards, so of a log that is shorter
+        now the last record tells."""
+        if not us:
+            return True
+        try:
+            history = self._seen(part)
+        except LogNotFound:  # it is told of where it is read
+            return True
+        last = min(offset, history.end) - 1
+        there = history.us_of(last)
+        if not there or there == us or (last < offset - 1 and there < us):
+            return True
+        told = (
+            f"{part.path}, partition {part.partition}: another log than the one that was read up to offset {offset}: its record {last} was "
+            "appended at another time"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{told}. Put the old one back, set failOnDataLoss=false to read the new one from its beginning, or start the query with a new "
+                "checkpoint"
+            )
+        _log.warning("%s; reading it from its beginning, since failOnDataLoss is false", told)
+        return False
 
     # ---- reading ----
 
@@ -226,7 +289,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look_again()
         starts, found = self._unpacked(start), []
         for part, hi in self._unpacked(end).items():
-            history = History(part, self._options.archive)
+            history = self._seen(part)
             bounds = Bounds(starts.get(part, self._began.get(part, history.first)), hi)
             if bounds.lo < bounds.hi:
                 found += pieces(history, checked(self._options, history, bounds), EVERYTHING)
@@ -239,8 +302,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """What lies before may go, as far as this query is concerned: its cursor moves on."""
         if self._options.cursor is not None:
+            self._looks.clear()
             for part, offset in self._unpacked(end).items():
                 part.move_cursor(self._options.cursor, offset)
+
+
+def _ordered(by: dict[str, int]) -> dict[str, Any]:
+    return dict(sorted(by.items(), key=lambda one: int(one[0])))
+
+
+def _timed(us: dict[str, int]) -> dict[str, Any]:
+    known = {partition: time for partition, time in us.items() if time}
+    return {TIMES: _ordered(known)} if known else {}
 
 
 def _shared(starts: Ends, ends: Ends, most: int) -> Ends:
