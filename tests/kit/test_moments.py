@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import itertools
 import random
 
 import pytest
 
+from penstock.storage import files
 from penstock.testing.crashes import power_cuts
 from penstock.testing.disk import Disk
 from penstock.testing.moment import Moment
+from penstock.testing.recording import recorded
+from penstock.testing.standing_in import CHANGING
 from penstock.testing.state import PAGE, State, temporaries
 from penstock.testing.versions import SECTOR
 from tests.kit.driver import record
@@ -17,6 +22,11 @@ from tests.kit.uses import USES
 from tests.queue.crash import Yard
 
 FEW = 3000
+# What a function asks the system for that changes a file or a name; a rename is `Path.replace`, which strings have, too.
+ASKED = {
+    *("O_CREAT", "O_TMPFILE", "mkstemp", "mkdir", "link", "renameat2", "unlink", "rmtree", "pwrite", "ftruncate"),
+    *("posix_fallocate", "fallocate", "fsync", "fdatasync"),
+}
 
 
 def key(state: State) -> object:
@@ -129,6 +139,33 @@ def test_a_sync_is_of_what_was_there_when_it_began(yard: Yard) -> None:
         disk.close()
     assert moment.least() == {"a": b"at the beginning", "b": b""}
     assert moment.now() == {"a": b"meanwhile", "b": b"", "c": b""}
+
+
+def test_all_that_changes_anything_is_watched() -> None:
+    functions = [node for node in ast.parse(inspect.getsource(files)).body if isinstance(node, ast.FunctionDef)]
+    asks = {
+        function.name
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr in ASKED
+    }
+    assert asks | {"rename"} == set(CHANGING)
+
+
+def test_a_crash_may_come_between_any_two_changes_of_names(yard: Yard) -> None:
+    """Also where one call makes several directories, or removes a tree."""
+    top = yard.keep()
+    with recorded(top) as recording:
+        files.make_directories(top / "a" / "b", top)
+        for name in ("1", "2"):
+            files.close(files.create(top / "a" / "b" / name))
+        files.link(top / "a" / "b" / "2", top / "3")
+        files.remove_tree(top / "a")
+    seen = [sorted({*moment.now(), *moment.now().directories}) for moment in recording.moments]
+    made = [[], ["a"], ["a", "a/b"], ["a", "a/b", "a/b/1"], ["a", "a/b", "a/b/1", "a/b/2"]]
+    changes = [names for names, _ in itertools.groupby(seen)]
+    assert changes[:6] == [*made, ["3", *made[-1]]]
+    assert list(map(len, changes[5:])) == [5, 4, 3, 2, 1], "each name that goes is a moment"
 
 
 def test_temporary_files_are_those_of_logs() -> None:

@@ -6,6 +6,7 @@ import inspect
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.kernel.reference import writer
 from penstock.storage import files, log, recovery
 from penstock.storage.control import Control
 from penstock.storage.ledger import Ledger
+from penstock.storage.segment import SegmentPaths
 from tests.kit import campaign
 from tests.kit.driver import Tried, try_workload
 from tests.kit.faults import faults, try_fault
@@ -45,6 +47,20 @@ def keep_torn_tail(patch: Patch) -> None:
 def sync_no_names(patch: Patch) -> None:
     """A directory is not synced when a file in it is."""
     patch.setattr(files, "sync_directory", lambda path: None)
+
+
+def sync_last_name(patch: Patch) -> None:
+    """Of several directories that are made one in the other, only the name of the last is synced, and then those of the files in it."""
+    real = files.make_directories
+
+    def make_directories(path: Path, top: Path) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(files, "sync_directory", lambda directory: None)
+            real(path, top)
+        files.sync_directory(path.parent)
+
+    patch.setattr(files, "make_directories", make_directories)
+    patch.setattr(SegmentPaths, "sync_names", lambda self: files.sync_directory(self.data.parent))
 
 
 def list_unsynced(patch: Patch) -> None:
@@ -93,6 +109,7 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "publish first": (publish_first, lambda yard: crashes(yard, "queue", ["append", "append"])),
     "keep torn tail": (keep_torn_tail, lambda yard: crashes(yard, "queue", ["batch", "append"], ["append", "batch"])),
     "sync no names": (sync_no_names, lambda yard: crashes(yard, "topic", ["publish", "many"])),
+    "sync last name": (sync_last_name, lambda yard: crashes(yard, "queue", ["append", "sync"])),
     "list unsynced": (list_unsynced, lambda yard: crashes(yard, "queue", ["commit", "batch", "span", "work"])),
     "never poison": (never_poison, lambda yard: failed_syncs(yard, "queue")),
     "never poison a channel": (never_poison, lambda yard: failed_syncs(yard, "channel")),

@@ -291,6 +291,11 @@ def rename(old: Path, new: Path) -> None:
     old.replace(new)
 
 
+def link(old: Path, new: Path) -> None:
+    """Give a file a second name, unless there is something of that name: then FileExistsError."""
+    os.link(old, new)
+
+
 def exchange(one: Path, other: Path) -> None:
     """Let two names change places in one step: whoever looks sees the one or the other."""
     if _libc is None or not hasattr(_libc, "renameat2"):
@@ -342,8 +347,13 @@ def make_directories(path: Path, top: Path) -> None:
         missing.append(path)
         path = path.parent
     for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
+        make_directory(directory)
         sync_directory(directory.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Create one, if it is not there. Its name is durable when the directory that it is in was synced."""
+    path.mkdir(exist_ok=True)
 
 
 def temporary(path: Path) -> Path:
@@ -374,7 +384,7 @@ def create_once(path: Path, data: bytes) -> bool:
     made = temporary(path)
     replace(made, data)
     try:
-        os.link(made, path)
+        link(made, path)
     except FileExistsError:
         return False
     finally:

@@ -26,6 +26,8 @@ from penstock.testing.standing_in import CHANGING, Janitors, Real, standing_in
 _STORING: Final = {
     str(module.__file__) for module in (buffers, frames, page, writer, bulk, control, mapped, offsets, segment, span)
 }
+# What counts when it is asked of the system, whoever asks. A tree is removed name by name, and a crash may come between any two.
+_ASKED: Final = {"fsync": "sync", "fdatasync": "sync", "unlink": "remove", "rmdir": "remove"}
 
 
 class Recording:
@@ -96,9 +98,9 @@ class Recording:
             with ExitStack() as stack:
                 if stores:
                     stack.enter_context(self._each_store())
-                for name in ("fsync", "fdatasync"):  # what is asked of the system counts, whoever asks
-                    stack.enter_context(mock.patch.object(os, name, self._called("sync", getattr(os, name))))
-                changing = [name for name in CHANGING if not name.startswith("sync")]
+                for name, call in _ASKED.items():
+                    stack.enter_context(mock.patch.object(os, name, self._called(call, getattr(os, name))))
+                changing = [name for name in CHANGING if not name.startswith(("sync", "remove"))]
                 self._janitors = stack.enter_context(standing_in(changing, self._called))
                 yield
             self.look("the end")

@@ -22,8 +22,8 @@ from penstock.storage.log import Log
 
 # The functions of `files` that change anything; all others are made of these.
 CHANGING: Final = (
-    *("create", "write", "truncate", "allocate", "reserve", "punch"),
-    *("sync", "sync_directory", "rename", "exchange", "remove", "remove_tree"),
+    *("create", "create_unnamed", "write", "truncate", "allocate", "reserve", "reserve_beyond", "give_back"),
+    *("sync", "sync_directory", "make_directory", "link", "rename", "exchange", "remove", "remove_tree"),
 )
 _SYSTEM: Final = {"pwrite": "write", "ftruncate": "truncate", "fdatasync": "sync"}  # what the kernel calls itself
 _LONG_S: Final = 86_400.0
