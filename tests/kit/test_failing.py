@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from penstock.testing.failing import Fault, failing
+from penstock.storage import files
+from penstock.testing.failing import KINDS, Fault, failing
 from tests.kit.faults import faults, try_fault
 from tests.kit.uses import USES
 from tests.queue.crash import Yard
@@ -37,3 +40,21 @@ def test_the_kernel_is_given_short_writes_too(yard: Yard, use: str) -> None:
         assert failed.failed > before
         made.close()
     assert made.judge(made.path, made.now(), "same") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        ("ENOSPC", lambda top: files.make_directories(top / "a" / "b", top)),
+        ("ENOSPC", lambda top: files.link(top / "x", top / "y")),
+        ("ENOSPC", lambda top: files.rename(top / "x", top / "y")),
+        ("ENOSPC", lambda top: files.create_unnamed(top)),
+        ("ENOSPC", lambda top: files.reserve_beyond(-1, 0, 1)),
+        ("EMFILE", lambda top: files.create_unnamed(top)),
+        ("EACCES on rename", lambda top: files.exchange(top / "x", top / "y")),
+    ],
+)
+def test_what_a_full_disk_and_a_refused_rename_fail(yard: Yard, kind: str, call: Callable[[Path], None]) -> None:
+    with failing(Fault(kind, 1)), pytest.raises(OSError) as told:
+        call(yard.new())
+    assert told.value.errno == KINDS[kind][1]

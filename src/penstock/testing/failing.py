@@ -15,16 +15,20 @@ from penstock.storage import files
 from penstock.testing.standing_in import CHANGING, Janitors, Real, System, standing_in
 
 _OPENING: Final = ("open_read", "open_write")
-_WRITING: Final = ("write", "allocate", "reserve")
+_CREATING: Final = ("create", "create_unnamed")
+_WRITING: Final = ("write", "allocate", "reserve", "reserve_beyond")
 
 # What fails, by the functions of `files` that it is asked of, and how.
 KINDS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
-    "ENOSPC": ((*_WRITING, "create"), errno.ENOSPC),
+    "ENOSPC": (
+        (*_WRITING, *_CREATING, "make_directory", "link", "rename"),
+        errno.ENOSPC,
+    ),  # a name may need a block, too
     "EIO on write": (_WRITING, errno.EIO),
     "EIO on sync": (("sync", "sync_directory"), errno.EIO),
     "EINTR": ((*_WRITING, "sync"), errno.EINTR),
-    "EMFILE": ((*_OPENING, "create"), errno.EMFILE),
-    "EACCES on rename": (("rename",), errno.EACCES),
+    "EMFILE": ((*_OPENING, *_CREATING), errno.EMFILE),
+    "EACCES on rename": (("rename", "exchange"), errno.EACCES),
     "short write": ((), 0),  # the system takes half of what it is given, and says so
 }
 
