@@ -8,6 +8,7 @@ import resource
 import time
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,26 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, Topics, kernel
 from penstock.errors import InvalidOption
 from penstock.formats import queue as fmt
+from penstock.formats import topic
 from penstock.formats.journal import MAX_PAYLOAD_BYTES
 from penstock.inspect import format_of
+from penstock.kernel.spec import FrameSpec
 from penstock.spark import pins, staging
 from penstock.spark.options import read_options, write_options
+from penstock.spark.overwrite import replace
 from penstock.spark.sink import BatchWriter, Staged, StreamWriter
 from penstock.spark.source import BatchReader, PenstockSource
 from penstock.spark.target import Layout, Target, layout, publish
 from penstock.storage import files
+from penstock.testing.failing import Fault, failing
 from tests.support import until
 
 VALUE = StructType([StructField("value", BinaryType())])
 
 
-def put_aside(path: Path, payloads: list[bytes], key: staging.Key = ("", 0)) -> dict[staging.Key, staging.Put]:
+def put_aside(path: Path, payloads: list[bytes], spec: FrameSpec = fmt.SPEC) -> dict[staging.Key, staging.Put]:
     with staging.Attempt(staging.Place(str(path / ".staging"), "query", 0)) as attempt:
-        attempt.add(key, kernel.encode_many(fmt.SPEC, payloads), None)
+        attempt.add(("", 0), kernel.encode_many(spec, payloads), None)
     return attempt.files
 
 
@@ -61,6 +66,69 @@ def test_one_format_is_not_overwritten_by_another(tmp_path: Path) -> None:
         writer.commit([Staged("query", {}, {})])
     with Queue(tmp_path / "orders") as q:
         assert q.next_sequence == 1
+
+
+def overwritten(top: Path) -> None:
+    """Two topics, which change places one after the other."""
+    options = write_options({"path": str(top), "format": "topic", "partitions": "1"})
+    staged = {(name, 0): [*put_aside(top.parent / "aside", [b"new"], topic.SPEC).values()] for name in ("a", "b")}
+    replace(options, layout(options), "job", staged)
+
+
+def there(top: Path) -> dict[str, list[bytes]]:
+    with Topics(top) as logs:
+        return {name: [m.payload for m in logs.topic(name).tailer()] for name in ("a", "b")}
+
+
+@pytest.mark.parametrize("kind", ["EACCES on rename", "ENOSPC"])
+def test_a_log_that_could_not_be_overwritten_is_the_old_one_or_the_new_one(tmp_path: Path, kind: str) -> None:
+    """At each call that may fail; nothing is left beside it."""
+    failed, nth = True, 0
+    while failed:
+        nth += 1
+        top = tmp_path / str(nth) / "log"
+        with Topics(top) as logs:
+            for name in ("a", "b"):
+                logs.topic(name, partitions=1).publish(b"old").wait()
+        with failing(Fault(kind, nth)) as storage, suppress(OSError):
+            overwritten(top)
+        failed = bool(storage.failed)
+        assert set(map(tuple, there(top).values())) <= {(b"old",), (b"new",)}
+        assert not [*top.parent.glob(".log.*")]
+    assert nth > 2
+    assert there(top) == {"a": [b"new"], "b": [b"new"]}
+
+
+def test_the_old_log_goes_when_the_new_one_is_sure_to_be_in_its_place(tmp_path: Path) -> None:
+    """Where the second of two could not take its place, too."""
+    top = tmp_path / "log"
+    with Topics(top) as logs:
+        for name in ("a", "b"):
+            logs.topic(name, partitions=1).publish(b"old").wait()
+    real, exchanged = files.sync_directory, []
+
+    def exchange(one: Path, other: Path) -> None:
+        if exchanged:
+            raise OSError(errno.EACCES, "planted")
+        files_exchange(one, other)
+        exchanged.append(one)
+
+    def sync_directory(path: Path) -> None:
+        if exchanged:
+            raise OSError(errno.EIO, "planted")
+        real(path)
+
+    files_exchange = files.exchange
+    with pytest.MonkeyPatch.context() as meanwhile:
+        meanwhile.setattr(files, "exchange", exchange)
+        meanwhile.setattr(files, "sync_directory", sync_directory)
+        with pytest.raises(OSError, match="a power cut may leave the old log here or the new one") as told:
+            overwritten(top)
+    assert told.value.filename == str(top)
+    name = exchanged[0].name
+    assert there(top)[name] == [b"new"]
+    files.exchange(top / name, top.with_name(".log.job") / name)  # what a power cut may do
+    assert there(top)[name] == [b"old"]
 
 
 def test_partitions_may_have_been_added(tmp_path: Path) -> None:

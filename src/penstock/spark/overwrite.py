@@ -23,6 +23,7 @@ def replace(
     replaced by itself. Nobody else may have the old one open."""
     top = Path(options.path)
     fresh = top.with_name(f".{top.name}.{job}")
+    moved: set[Path] = set()  # directories in which names may have changed places
     try:
         if layout.format == "topic":
             names = {topic for topic, _ in staged} | ({options.topic} if options.topic else set())
@@ -42,8 +43,11 @@ def replace(
                 raise InvalidOption(
                     f"{old}: a {detect(old)}, not a {layout.format}; overwrite it as what it is, or remove it"
                 )
+            moved.add(old.parent)
             _change_places(old, new)
     finally:
+        for directory in moved:
+            _sync(directory, fresh)
         files.remove_tree(fresh)
 
 
@@ -65,4 +69,15 @@ def _change_places(old: Path, new: Path) -> None:
                 if not files.lock(fd, shared=False, wait=False):
                     raise LogBusy(f"{old}: another process has it open; close it there, then overwrite it")
             files.exchange(old, new)
-    files.sync_directory(old.parent)
+
+
+def _sync(directory: Path, fresh: Path) -> None:
+    """Only then may the old one go: until then a power cut may bring it back."""
+    try:
+        files.sync_directory(directory)
+    except OSError as error:
+        told = (
+            "a sync failed, so a power cut may leave the old log here or the new one; check the disk, overwrite it again, and then remove "
+            f"{fresh}, where the other is"
+        )
+        raise OSError(error.errno, told, str(directory)) from error
