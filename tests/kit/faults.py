@@ -64,6 +64,7 @@ def _run(made: Use, fault: Fault) -> Any:
                     is_open = True
                 except (PenstockError, OSError) as error:
                     must(failed.failed, "nothing fails by itself", op, error)
+                    _says_what_and_where(op, error)
                     must(fault.kind != "short write", "what was half written is written on", op, error)
                     poisoned |= isinstance(error, SyncFailed)
                     is_open &= op != "reopen"  # closing lets go, whatever it has to say
@@ -84,11 +85,17 @@ def _run(made: Use, fault: Fault) -> Any:
     return made.now() if told is None else told
 
 
+def _says_what_and_where(op: str, error: Exception) -> None:
+    """An error of ours has all of that in its message; the system's own needs the file, and what it was."""
+    if isinstance(error, OSError):
+        must(error.errno and error.filename, "an error names the file, and says what happened to it", op, error)
+
+
 def _succeeds_no_more(made: Use) -> None:
     """After a failed sync, though the next one would not fail. It changes nothing: what was promised stays."""
     for op in made.durable:
         try:
             made.do(op)
-        except PenstockError:
+        except (PenstockError, OSError):  # the system's own, where the fault goes on
             continue
         raise Broken(f"a failed sync is not followed by a success: {op}")

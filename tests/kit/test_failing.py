@@ -58,3 +58,18 @@ def test_what_a_full_disk_and_a_refused_rename_fail(yard: Yard, kind: str, call:
     with failing(Fault(kind, 1)), pytest.raises(OSError) as told:
         call(yard.new())
     assert told.value.errno == KINDS[kind][1]
+
+
+def test_after_a_failed_write_a_sink_is_refused_before_its_batch_is_there(yard: Yard) -> None:
+    """Somebody else's write, of the same process: it is told that the log takes no more."""
+    for fault in faults(yard, "topic-sink", 1, 0, "EIO on write"):
+        if not fault.for_good:
+            came = try_fault(yard, "topic-sink", fault)
+            assert not came.failures, came.failures[0]
+
+
+def test_an_error_that_names_no_file_is_found(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "name_of", lambda fd: "")
+    came = [try_fault(yard, "queue", fault) for fault in faults(yard, "queue", 10, 0, "EIO on write")]
+    told = [failure for tried in came for failure in tried.failures]
+    assert any("an error names the file, and says what happened to it" in failure for failure in told), told

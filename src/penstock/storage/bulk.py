@@ -334,7 +334,9 @@ def _payloads(spec: FrameSpec, frames: memoryview) -> Iterator[memoryview]:
 
 
 def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
-    """As the thread that writes does it. A segment that is empty takes a batch of any size."""
+    """As the thread that writes does it, which is to have nothing left: after a failure of its own nothing more goes in. A segment that is
+    empty takes a batch of any size."""
+    log.buffered.drain()
     need, count = frames.bytes, frames.count
     with log.locked() as control:
         log.check_not_closing()

@@ -1,7 +1,8 @@
 """The operating system's files: the only module that opens, writes, syncs, renames, maps or locks them.
 
 Everything is a plain function, called as `files.name(...)`, so that a fault test can replace any one of them. Errors are
-`OSError` as they come; what they mean for a log is for the caller to say. Only a link in place of a file is refused here.
+`OSError` as they come, with the file's name; what they mean for a log is for the caller to say. Only a link in place of a file is
+refused here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import select
@@ -19,10 +21,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from penstock.errors import NotALog
 
@@ -62,6 +64,33 @@ _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE
 _ZEROS: Final = bytes(1 << 20)
 _SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def name_of(fd: int) -> str:
+    """The path of an open file, as far as the system tells."""
+    try:
+        if sys.platform == "darwin":
+            return os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+        return str(Path(f"/proc/self/fd/{fd}").readlink())
+    except OSError:
+        return f"file descriptor {fd}"
+
+
+def _naming(call: Callable[Concatenate[int, _P], _R]) -> Callable[Concatenate[int, _P], _R]:
+    """Have errors say which file it was: of one that is open already the system does not."""
+
+    @functools.wraps(call)
+    def named(fd: int, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            return call(fd, *args, **options)
+        except OSError as error:
+            error.filename = error.filename or name_of(fd)
+            raise
+
+    return named
 
 
 def open_read(path: Path) -> int:
@@ -162,16 +191,21 @@ def identity(file: int | Path) -> tuple[int, int]:
 def read(fd: int, offset: int, length: int) -> bytes:
     """Up to `length` bytes from `offset`; fewer only at the end of the file."""
     parts = []
-    while length > 0:
-        part = os.pread(fd, length, offset)
-        if not part:
-            break
-        parts.append(part)
-        offset += len(part)
-        length -= len(part)
+    try:
+        while length > 0:
+            part = os.pread(fd, length, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+    except OSError as error:
+        error.filename = name_of(fd)
+        raise
     return b"".join(parts)
 
 
+@_naming
 def write(fd: int, data: bytes | memoryview, offset: int) -> None:
     """All of `data`, however many calls that takes."""
     view = memoryview(data)
@@ -181,10 +215,12 @@ def write(fd: int, data: bytes | memoryview, offset: int) -> None:
         offset += n
 
 
+@_naming
 def truncate(fd: int, length: int) -> None:
     os.ftruncate(fd, length)
 
 
+@_naming
 def allocate(fd: int, offset: int, length: int) -> None:
     """Put real blocks with zeros under a range that nobody writes yet. Raises ENOSPC having changed no content.
 
@@ -210,12 +246,14 @@ def lengthen(fd: int, length: int) -> None:
         allocate(fd, 0, length)
 
 
+@_naming
 def reserve(fd: int, offset: int, length: int) -> None:
     """Put blocks under a range without writing them. Raises ENOSPC having changed no content."""
     if length > 0:
         os.posix_fallocate(fd, offset, length)
 
 
+@_naming
 def reserve_beyond(fd: int, offset: int, length: int) -> None:
     """Put blocks under a range behind the end of a file, which stays where it is, if the system can: what is written there next finds room
     for all of it. Raises ENOSPC having changed nothing that can be read."""
@@ -243,6 +281,7 @@ def punch(fd: int, offset: int, length: int) -> None:
         offset += part
 
 
+@_naming
 def give_back(fd: int, offset: int, length: int) -> bool:
     """Give the blocks and the memory of a range back, which then reads as zeros, if the system can; whether it could."""
     if PORTABLE or _libc is None:
@@ -265,11 +304,13 @@ def _next_data(fd: int, offset: int, end: int) -> int:
         return offset
 
 
+@_naming
 def duplicate(fd: int) -> int:
     """A descriptor of the same open file, which stays open when the other is closed."""
     return os.dup(fd)
 
 
+@_naming
 def sync(fd: int) -> None:
     """The file's data, and what is needed to read it back, is on the disk when this returns."""
     if sys.platform == "darwin":
@@ -283,6 +324,9 @@ def sync_directory(path: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(fd)
 
@@ -421,15 +465,18 @@ def walk_below(top: Path, place: Path) -> Iterator[str]:
     return (f"{place.relative_to(top).as_posix()}/{name}" for name in walk(place))
 
 
+@_naming
 def map_read(fd: int, length: int) -> mmap.mmap | bytes:
     """The file's first `length` bytes; `bytes` when there are none, since nothing cannot be mapped."""
     return mmap.mmap(fd, length, access=mmap.ACCESS_READ) if length else b""
 
 
+@_naming
 def map_write(fd: int, length: int) -> mmap.mmap:
     return mmap.mmap(fd, length)
 
 
+@_naming
 def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
     """Take (or change to) a lock on an open file, kept until it is closed; False when not waiting and it is taken."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -69,7 +70,7 @@ class Failing:
 
         def call(*args: Any, **options: Any) -> Any:
             if name in functions and self._is_due():
-                raise OSError(code, os.strerror(code), f"{name}, failing on purpose")
+                raise _error(code, real, *args)
             return real(*args, **options)
 
         return call
@@ -77,6 +78,14 @@ class Failing:
     def _pwrite(self, fd: int, data: Any, offset: int) -> int:
         view = memoryview(data)
         return os.pwrite(fd, view[: len(view) // 2] if len(view) > 1 and self._is_due() else view, offset)
+
+
+def _error(code: int, real: Real, *args: Any) -> OSError:
+    """As the real function would say it: with the file's name, but where the kernel asks the system for itself."""
+    error = OSError(code, os.strerror(code))
+    if inspect.getmodule(real) is files:
+        error.filename = files.name_of(args[0]) if isinstance(args[0], int) else str(args[0])
+    return error
 
 
 @contextmanager
