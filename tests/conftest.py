@@ -2,10 +2,16 @@
 mutex and fallocate (PENSTOCK_PORTABLE=1); see the Makefile.
 """
 
+import os
+import random
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import core
+
+from tests.torture_table import forced
 
 # Their asserts are to say as much as those of the tests.
 pytest.register_assert_rewrite(
@@ -17,6 +23,25 @@ pytest.register_assert_rewrite(
     "tests.topic.conftest",
     "tests.topic_crash.wreck",
 )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """Hypothesis takes a seed that is known, another in each run: a failure can then say it."""
+    if core.global_force_seed is None:  # else it was given: --hypothesis-seed
+        core.global_force_seed = int(os.environ.get("PENSTOCK_SEED", random.getrandbits(32)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What hypothesis found comes with the command that finds it again."""
+    report = yield
+    if report.failed and call.excinfo and any("hypothesis" in entry.path.parts for entry in call.excinfo.traceback):
+        command = f"{forced()}python -m pytest -n 0 '{item.nodeid}' --hypothesis-seed={core.global_force_seed}"
+        report.sections.append(("again with", command))
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -41,11 +41,15 @@ class Row:
     records: int
 
 
+def forced() -> str:
+    """What the environment says of the kernel, to begin a command with."""
+    return "".join(f"{k}={os.environ[k]} " for k in ("PENSTOCK_KERNEL", "PENSTOCK_PORTABLE") if k in os.environ)
+
+
 def again(module: str, **options: object) -> str:
     """The command that runs a campaign once more, on the same kernel."""
-    forced = "".join(f"{k}={os.environ[k]} " for k in ("PENSTOCK_KERNEL", "PENSTOCK_PORTABLE") if k in os.environ)
     given = "".join(f" --{name.replace('_', '-')} {value}" for name, value in options.items() if value is not None)
-    return f"again with: {forced}python -m {module}{given}"
+    return f"again with: {forced()}python -m {module}{given}"
 
 
 def add(row: Row) -> None:
