@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from penstock import Topics
 from penstock.inspect import find
 from penstock.storage import checked
 from penstock.storage.losses import Listed, LossList
@@ -26,7 +27,7 @@ _NUMBERS = (0, 1, 7, 255, 4095, 4096, 1 << 16, 1 << 31, (1 << 32) - 1, 1 << 40, 
 
 @cache
 def image(kind: str) -> Image:
-    """A closed log with all that a log may have: a named reader, a ledger and a loss list among it."""
+    """A closed log with all that a log may have: a named reader, a group, a ledger and a loss list among it."""
     with open_yard() as yard:
         path = logs.lay(kind, yard.new() / "log")
         for part in (part for part in find(path) if part.own.is_dir()):
@@ -35,7 +36,17 @@ def image(kind: str) -> Image:
             intent = {"writer": "w", "number": 4, "first": 3, "count": 2, "us": 1, "head": "00" * 16, "tail": "00" * 16}
             checked.store(part.own / "ledger", {"done": {"w": 3}, "intent": intent})
             LossList(part.own).add([Listed(names[0], 3, 4, 100, 200, "its checksum is wrong", 1)] if names else [])
+        if kind == "topic":
+            _join(path)
         return wreck.everything(path)
+
+
+def _join(path: Path) -> None:
+    """The files of a group, and that of a member that died: an empty one that nobody holds."""
+    with Topics(path) as topics, topics.topic("t").group("reader") as member:
+        member.poll_many(1)
+        for own in list(path.rglob("member-*")):
+            own.with_name("member-1-00").touch()
 
 
 def sort_of(name: str) -> str:

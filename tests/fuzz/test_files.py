@@ -46,6 +46,11 @@ def test_hostile_files_are_refused_or_cost_records_and_nothing_else() -> None:
     assert "NotALog" in errors, "and something was refused"
 
 
+def test_the_files_of_a_group_are_among_them() -> None:
+    sorts = {corpus.sort_of(name) for name in corpus.image("topic")}
+    assert {"claim-N", "member-N-N", "turn"} <= sorts
+
+
 @pytest.mark.parametrize("how", ["raises", "dies"])
 def test_a_failure_comes_with_the_command_that_tries_its_case_alone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third case does what none may."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import resource
 import time
 from array import array
@@ -31,6 +32,9 @@ from penstock.spark.source import BatchReader, PenstockSource
 from penstock.spark.target import Layout, Target, layout, publish
 from penstock.storage import files
 from penstock.testing.failing import Fault, failing
+from penstock.verify import verify
+from tests.fuzz import corpus
+from tests.queue.crash import Image
 from tests.support import until
 
 VALUE = StructType([StructField("value", BinaryType())])
@@ -245,6 +249,37 @@ def test_who_needs_not_say_which_it_is(tmp_path: Path) -> None:
 
 def target(path: Path) -> Target:
     return Target(write_options({"path": str(path), "fileSize": "65536"}), Layout("queue"), "", 0)
+
+
+def spoil(put: staging.Put, dice: random.Random) -> None:
+    """Change a staged file, or have it gone."""
+    suffix = dice.choice(sorted(put.seals))
+    path = Path(put.path + suffix)
+    content = path.read_bytes()
+    data = bytearray(content)
+    while data == content:
+        dice.choice(corpus.MUTATIONS)(data, dice, Image({"x": content}))
+    path.unlink()
+    if dice.random() < 0.9:
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_hostile_staged_files_are_refused(tmp_path: Path, seed: int) -> None:
+    """Nothing of them is appended, and the log goes on."""
+    path, dice = tmp_path / "q", random.Random(seed)
+    payloads = [bytes([i]) * (i * 7 % 50 + 1) for i in range(40)]
+    times = array("q", range(1, 41)).tobytes()
+    with staging.Attempt(staging.Place(str(path / ".staging"), "query", 0)) as attempt:
+        attempt.add(("", 0), kernel.encode_many(fmt.SPEC, payloads), times)
+    (put,) = attempt.files.values()
+    spoil(put, dice)
+    with pytest.raises(StagingLost):
+        publish(target(path), "query", 0, [put], comes_again=True)
+    publish(target(path), "query", 1, [*put_aside(path, [b"good"]).values()], comes_again=True)
+    assert not verify(path, deep=True).findings
+    with Queue(path) as q, q.tailer() as tailer:
+        assert [m.payload for m in tailer] == [b"good"]
 
 
 def test_a_record_that_fits_no_file(tmp_path: Path) -> None:
