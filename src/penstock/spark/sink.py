@@ -1,8 +1,8 @@
 """The sink: exactly once. Tasks stage encoded frames, files of each attempt; the driver appends those of a batch as one.
 
 A batch goes through the log's ledger (`storage.ledger`), keyed on query and batch: one that Spark runs again, for whatever reason, is
-found there and left out. A batch query has neither, unless the options `txnAppId` and `txnVersion` stand for them. Nothing is in the log before the driver's commit, so tasks that fail, are repeated or run twice leave
-files at most, and those are swept with their batch.
+found there and left out. A batch query has neither, unless the options `txnAppId` and `txnVersion` stand for them. Nothing is in the log
+before the driver's commit, so tasks that fail, are repeated or run twice leave files at most, and those are swept with their batch.
 """
 
 from __future__ import annotations

@@ -149,10 +149,8 @@ class Offsets:
         mine = next(self._tickets)
         with self._lock:
             if self._failed is not None:
-                failed = self._failed
-                raise OSError(
-                    failed.errno, failed.strerror, failed.filename
-                )  # the next one would find nothing to write, and succeed
+                failed = self._failed  # the next one would find nothing to write, and succeed
+                raise OSError(failed.errno, failed.strerror, failed.filename)
             if self._synced < mine and self._fd >= 0:  # whoever closes it has synced it
                 asked = next(self._tickets)
                 try:

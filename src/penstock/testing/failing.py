@@ -17,14 +17,12 @@ from penstock.testing.standing_in import CHANGING, Janitors, Real, System, stand
 
 _OPENING: Final = ("open_read", "open_write")
 _CREATING: Final = ("create", "create_unnamed")
+_NAMING: Final = ("make_directory", "link", "rename")  # a name may need a block, too
 _WRITING: Final = ("write", "allocate", "reserve", "reserve_beyond")
 
 # What fails, by the functions of `files` that it is asked of, and how.
 KINDS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
-    "ENOSPC": (
-        (*_WRITING, *_CREATING, "make_directory", "link", "rename"),
-        errno.ENOSPC,
-    ),  # a name may need a block, too
+    "ENOSPC": ((*_WRITING, *_CREATING, *_NAMING), errno.ENOSPC),
     "EIO on write": (_WRITING, errno.EIO),
     "EIO on sync": (("sync", "sync_directory"), errno.EIO),
     "EINTR": ((*_WRITING, "sync"), errno.EINTR),
