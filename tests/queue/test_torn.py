@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from penstock import CorruptRecord, Queue, Roll
+from penstock import CorruptRecord, Queue, Roll, kernel
 from penstock.storage import files
-from penstock.testing.state import Boot
+from penstock.testing.state import Boot, settle_page
 from tests.queue.crash import (
     HEADER,
     NATIVE,
@@ -485,3 +486,55 @@ def test_prefixes_in_order_never_grow_backwards(small: Small) -> None:
     counts = [whole_before(small, torn_at(small.crashed, cut, "zeros")) for cut in cuts(small)]
     assert all(a <= b for a, b in pairwise(counts))
     assert (counts[0], counts[-1]) == (0, len(small.payloads))
+
+
+# ---- a file that is mostly holes ----
+
+LARGE = 64 << 20  # far more than is looked through for two records
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    """A large queue with little in it, of an earlier boot, that was not closed."""
+    path = tmp_path / "q"
+    with Queue(path, file_size=LARGE) as q:
+        q.append(b"first")
+    (data,) = path.rglob("*.data")
+    page = (path / ".lock").read_bytes()
+    with Queue(path) as q:
+        q.append(b"second")
+    (path / ".lock").write_bytes(page)  # as if that had not reached the disk
+    settle_page(path / ".lock", "new")
+    return data
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes each look at what lies behind the records took."""
+    some: list[int] = []
+    real = kernel.release
+    monkeypatch.setattr(kernel, "release", lambda data, lo, hi: (some.append(hi - lo), real(data, lo, hi)))
+    return some
+
+
+def test_holes_behind_the_records_are_not_looked_through(sparse: Path, looked: list[int]) -> None:
+    with Queue(sparse.parents[3]) as q:
+        assert q.recovery.how == "new boot"
+        assert [m.payload for m in q.tailer()] == [b"first", b"second"]
+    assert sum(looked) < LARGE // 16
+
+
+def test_what_lies_behind_a_hole_is_found(sparse: Path, looked: list[int]) -> None:
+    far = LARGE - 5000
+    with sparse.open("r+b") as file:
+        file.seek(far)
+        file.write(b"torn")
+    with Queue(sparse.parents[3]) as q:
+        assert len(q.recovery.torn) == 1
+        assert [m.payload for m in q.tailer()] == [b"first", b"second"]
+    (saved,) = sparse.parent.glob("*.torn")
+    assert saved.read_bytes().endswith(b"torn")
+    with sparse.open("rb") as file:
+        file.seek(far)
+        assert not any(file.read(4))
+    assert looked

@@ -304,6 +304,18 @@ def _next_data(fd: int, offset: int, end: int) -> int:
         return offset
 
 
+def holes_from(path: Path, offset: int, end: int) -> int:
+    """The byte from which on a file has no block up to `end`, and so nothing but zeros, as far as can be told; `offset` at the least."""
+    with opened(path) as fd, contextlib.suppress(OSError, AttributeError):  # where it cannot be asked
+        at = offset
+        while at < end:
+            data = _next_data(fd, at, end)
+            if data >= end:
+                return at
+            at = os.lseek(fd, data, os.SEEK_HOLE)
+    return end
+
+
 @_naming
 def duplicate(fd: int) -> int:
     """A descriptor of the same open file, which stays open when the other is closed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -291,7 +292,8 @@ class Opening:
 
     def _is_empty(self, segment: int) -> bool:
         """Whether a file is zeros all over, if it has any bytes at all."""
-        return _last_nonzero(map_data(SegmentPaths(self.top, self.fmt, segment)), 0) is None
+        paths = SegmentPaths(self.top, self.fmt, segment)
+        return _last_nonzero(map_data(paths), 0, paths.data) is None
 
     def _is_blank(self, segment: int) -> bool:
         with files.opened(SegmentPaths(self.top, self.fmt, segment).data) as fd:
@@ -300,7 +302,7 @@ class Opening:
     def _foreign_end(self, seg: ReadSegment) -> Place:
         """Where a finished file of another implementation ends: where its lengths lead, if there is nothing behind that."""
         plain = seg.scan(seg.start, len(seg.data), verify=False)
-        if _last_nonzero(seg.data, plain.position) is None:
+        if _last_nonzero(seg.data, plain.position, seg.paths.data) is None:
             return Place(plain.position, seg.base + plain.count)
         self.report.damage.append(
             f"{seg.paths.data}: byte {plain.position}: nothing leads on from here; how many records are lost is not known"
@@ -325,7 +327,7 @@ class Opening:
         plain = seg.scan(seg.start, len(seg.data), verify=False)
         if seg.base + plain.count == after:
             return Place(plain.position, after)
-        last = _last_nonzero(seg.data, seg.start)
+        last = _last_nonzero(seg.data, seg.start, seg.paths.data)
         start = seg.place_before(after - 1, len(seg.data)).position
         for end in range(last + 1, min(last + 10, len(seg.data) + 1)) if last is not None else ():
             if start < end and kernel.resync(seg.spec, seg.data, start, end) < end:
@@ -439,7 +441,7 @@ class Opening:
 
     def _cut_tail(self, seg: ReadSegment, end: int) -> None:
         """Copy what lies beyond the end to `*.torn`, and zero it or cut it off, so that it never comes back to life."""
-        last = _last_nonzero(seg.data, end)
+        last = _last_nonzero(seg.data, end, seg.paths.data)
         if last is not None:
             aside = free_name(seg.paths.data, ".torn")
             files.copy_range(seg.paths.data, end, last + 1, aside)
@@ -464,7 +466,7 @@ class Opening:
         source = paths.data if paths.packed is None or paths.data.exists() else paths.packed
         with files.opened(source) as fd:
             data = files.map_read(fd, files.size(fd))
-        if _last_nonzero(data, self.fmt.HEADER_BYTES) is None:
+        if _last_nonzero(data, self.fmt.HEADER_BYTES, source) is None:
             files.remove(source)
         else:
             aside = free_name(source, ".torn")
@@ -474,10 +476,13 @@ class Opening:
         files.remove(paths.times)
 
 
-def _last_nonzero(data: Buffer, start: int) -> int | None:
-    """The last byte from `start` on that is not zero."""
+def _last_nonzero(data: Buffer, start: int, path: Path) -> int | None:
+    """The last byte from `start` on that is not zero, of what a file holds, or its compressed one. A file's holes are not looked through:
+    it has its full length from the beginning."""
     view = memoryview(data)
     end = len(view)
+    with suppress(FileNotFoundError):  # it is compressed
+        end = files.holes_from(path, min(start, end), end)
     while end > start:
         low = max(start, end - (1 << 20))
         part = bytes(view[low:end])
@@ -491,7 +496,7 @@ def _last_nonzero(data: Buffer, start: int) -> int | None:
 
 def torn_bytes(seg: ReadSegment, end: int) -> int:
     """How much lies behind the last whole record of a log that nobody writes."""
-    last = _last_nonzero(seg.data, end)
+    last = _last_nonzero(seg.data, end, seg.paths.data)
     return last + 1 - end if last is not None else 0
 
 
