@@ -401,7 +401,7 @@ def _unproven(seg: ReadSegment, segment: Segment) -> int:
 def _beside(seg: ReadSegment, segment: Segment, walked: Walked, *, rests: bool) -> Iterator[Finding]:
     """What is wrong with the files beside a segment. The index of one being written is not finished."""
     count = segment.next - segment.base
-    if count and len(seg.times) < count:
+    if count and len(seg.times) < count and not sessions.is_ahead(seg.paths.times):
         what = "it is missing or not this segment's" if not seg.times_data else "it is cut short"
         yield _finding(segment, 0, "companion", f"{what}: times are not known")
     if count and seg.paths.indexed and (rests or not segment.active) and not _leads(seg, segment, walked):

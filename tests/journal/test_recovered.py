@@ -24,6 +24,7 @@ from penstock import (
     RecoveryUnfinished,
 )
 from penstock.storage import files, sessions
+from penstock.verify import verify
 from tests.journal import by_hand
 from tests.journal.conftest import Ran, failing, held, log_of, payloads, small_files, tree, walked
 from tests.support import until
@@ -550,3 +551,20 @@ def test_closing_lets_go_though_what_is_left_cannot_be_read(path: Path, monkeypa
     assert j.closed
     with Journal(path) as j:
         assert payloads(walked(j)) == [b"x"]
+
+
+def test_a_companion_that_was_moved_before_its_file_is_not_missing(new: New, path: Path) -> None:
+    """As a kill between the two leaves it; in a move that is done it would be."""
+    with new() as j:
+        fill(j, [b"a", b"b"])
+    there = path / "recovery" / "0"
+    there.mkdir(parents=True)
+    (path / "0.journal.time").rename(there / "0.journal.time")
+    assert verify(path, deep=True).findings == ()
+    with new() as j:
+        assert payloads(walked(j)) == [b"a", b"b"]
+    assert verify(path, deep=True).findings == ()
+    there.mkdir(parents=True)
+    (path / ".lock").rename(there / ".lock")
+    next(path.glob("*.journal.time")).unlink()
+    assert verify(path).findings

@@ -53,6 +53,13 @@ def places(top: Path) -> list[Path]:
     return [*earlier(top), top]
 
 
+def is_ahead(path: Path) -> bool:
+    """Whether a file of the log in a directory, which is not there, was moved already, when the process died that was to move what it
+    belongs to: opening the log goes on with that."""
+    old = earlier(path.parent)
+    return bool(old) and _page(old[-1]) is None and files.exists(old[-1] / path.name)
+
+
 def stand(top: Path) -> Stand:
     """Each place, and which control page is there: another whenever files were moved or forgotten. Waits for a move to be done."""
     deadline_s = time.monotonic() + _MOVING_S
