@@ -30,12 +30,18 @@ def work(janitor: Janitor | None) -> None:
     janitor._turn()
 
 
+def filled(path: Path) -> Queue:
+    """Open; some of it is removed already."""
+    q = Queue(path, file_size=8192, roll=Roll.count(4), retention=Retention(max_bytes=4 * 4400))
+    for i, p in enumerate(SENT):
+        q.append(p)
+        if i % 4 == 1:
+            work(q._janitor)
+    return q
+
+
 def fill_queue(path: Path) -> Images:
-    with Queue(path, file_size=8192, roll=Roll.count(4), retention=Retention(max_bytes=4 * 4400)) as q:
-        for i, p in enumerate(SENT):
-            q.append(p)
-            if i % 4 == 1:
-                work(q._janitor)
+    with filled(path):
         yield Image.take(path)
     with Queue(path):
         yield Image.take(path)
@@ -165,11 +171,7 @@ def test_a_flip_in_the_manifest_neither_misses_what_is_gone_nor_loses_what_is_th
 
 
 def test_one_who_joins_others_takes_what_leads_to_where_they_are_and_refuses_what_does_not(path: Path) -> None:
-    with Queue(path, file_size=8192, roll=Roll.count(4), retention=Retention(max_bytes=4 * 4400)) as q:
-        for i, p in enumerate(SENT):
-            q.append(p)
-            if i % 4 == 1:
-                work(q._janitor)
+    with filled(path) as q:
         everything, whole = records(q), (path / "manifest").read_bytes()
         opened = refused = 0
         for n in range(len(whole) // EDIT):
