@@ -13,6 +13,7 @@
 
 #include "shared.h"
 
+#define PS_AHEAD_FROM (64u << 10)      /* whoever appends less has no thread to start and to wait for */
 #define PS_AHEAD_LEAST (256u << 10)
 #define PS_AHEAD_MOST (128u << 20)
 #define PS_AHEAD_STEP (1u << 20)
@@ -171,8 +172,20 @@ static void *ps_ahead_main(void *arg) {
     return NULL;
 }
 
+/* False where no thread is to be had: then appends look after themselves. */
+static int ps_ahead_start(ps_ahead *a) {
+    a->pid = getpid();
+    pthread_mutex_init(&a->m, NULL);
+    pthread_cond_init(&a->kick, NULL);
+    pthread_cond_init(&a->idle, NULL);
+    a->stop = a->work = a->busy = 0;
+    a->started = pthread_create(&a->thread, NULL, ps_ahead_main, a) == 0;
+    return a->started;
+}
+
 static void ps_ahead_kick(ps_ahead *a) {
     PS_STORE(&a->wake_at, UINT64_MAX);      /* until it has looked */
+    if (!a->started && !ps_ahead_start(a)) return;
     pthread_mutex_lock(&a->m);
     a->work = 1;
     pthread_cond_signal(&a->kick);
@@ -190,20 +203,12 @@ static void ps_ahead_pause(ps_ahead *a) {
     pthread_mutex_unlock(&a->m);
 }
 
-/* Go to work on what the caller has set. The thread is started when it is first needed. */
+/* Go to work on what the caller has set: at once, or when some has been appended if there is no thread yet. */
 static void ps_ahead_resume(ps_ahead *a) {
     a->touched = a->touched_times = a->released = 0;
     PS_STORE(&a->paused, 0);
-    if (!a->started) {
-        a->pid = getpid();
-        pthread_mutex_init(&a->m, NULL);
-        pthread_cond_init(&a->kick, NULL);
-        pthread_cond_init(&a->idle, NULL);
-        a->stop = a->work = a->busy = 0;
-        a->started = pthread_create(&a->thread, NULL, ps_ahead_main, a) == 0;
-        if (!a->started) return;            /* no thread to be had: appends look after themselves */
-    }
-    ps_ahead_kick(a);
+    if (a->started) ps_ahead_kick(a);
+    else PS_STORE(&a->wake_at, PS_LOAD(&a->slot->end) + PS_AHEAD_FROM);
 }
 
 static void ps_ahead_stop(ps_ahead *a) {
