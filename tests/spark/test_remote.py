@@ -164,6 +164,37 @@ def test_a_damaged_manifest_hides_no_record(memory: Any, tmp_path: Path, format:
     assert read("memory://log") == whole
 
 
+@pytest.mark.parametrize("format", ["channel", "topic"])
+def test_an_empty_record_is_not_the_end(memory: Any, tmp_path: Path, format: FormatName) -> None:
+    """Though zeros are in a file which nothing says the end of."""
+    sent = [b"before", b"", b"after"]
+    write(tmp_path / "log", format, sent)
+    memory.put(f"{tmp_path}/log", "/", recursive=True)
+    assert read("memory://log") == (sent, [0, 1, 2])
+
+
+@pytest.mark.parametrize("format", ["queue", "channel", "topic"])
+def test_damage_in_the_last_file_is_not_its_end(memory: Any, tmp_path: Path, format: FormatName) -> None:
+    write(tmp_path / "log", format, [b"first", b"second", b"third"])
+    file = next(file for file in (tmp_path / "log").rglob("*") if file.is_file() and b"second" in file.read_bytes())
+    file.write_bytes(file.read_bytes().replace(b"second", b"sicond"))
+    memory.put(f"{tmp_path}/log", "/", recursive=True)
+    with pytest.raises(CorruptRecord, match=r"offset 1|sequence 1"):
+        read("memory://log")
+
+
+@pytest.mark.parametrize("page", [b"", None])
+def test_a_copy_without_its_control_page_is_read_as_far_as_records_go(
+    memory: Any, tmp_path: Path, page: bytes | None
+) -> None:
+    write(tmp_path / "log", "queue", SENT)
+    (tmp_path / "log" / ".lock").unlink()
+    if page is not None:
+        (tmp_path / "log" / ".lock").write_bytes(page)
+    memory.put(f"{tmp_path}/log", "/", recursive=True)
+    assert read("memory://log") == (SENT, list(range(3000)))
+
+
 @pytest.mark.parametrize("manifest", [True, False])
 def test_a_file_that_was_not_copied_is_no_silent_gap(memory: Any, tmp_path: Path, manifest: bool) -> None:
     write(tmp_path / "log", "queue", SENT)

@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import FilesMissing, InvalidOption, LogNotFound
+from penstock.errors import FilesMissing, InvalidOption, LogNotFound, NotALog
 from penstock.inspect import FormatName, Part, Segment, View, format_of
 from penstock.storage import companion, index, metadata
 from penstock.storage.companion import Times
+from penstock.storage.control import Control, Mark
+from penstock.storage.damage import Place
 from penstock.storage.listing import companion_base
 from penstock.storage.losses import FILE as LOSSES
 from penstock.storage.losses import Listed, LossList, within
 from penstock.storage.manifest import Manifest, SegmentInfo
+from penstock.storage.report import Recovery
 from penstock.storage.segment import Format, ReadSegment, SegmentPaths, map_data
+from penstock.storage.walking import walk
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _BLOCK: Final = 16 << 20
+_EVERY: Final = 1 << 18  # places on a walk that nobody asks for
 
 
 def is_remote(path: str) -> bool:
@@ -190,7 +195,8 @@ class RemoteView(View):
             there = {s for name in copy.names() for s in (fmt.parse(name), fmt.parse_compressed(name)) if s is not None}
             if manifest.unknown_edits:
                 manifest.forget_removed(there)
-            infos = list(_in_order(part, fmt, manifest, there))
+            copy.whole(f"{own}.lock")
+            infos = list(_in_order(part, fmt, manifest, there, _last_mark(Path(place, own, ".lock"))))
             gone_next = manifest.retired_next
             manifest.close()
             copy.whole(f"{own}{LOSSES}")
@@ -229,12 +235,22 @@ class RemoteView(View):
         pass
 
 
-def _in_order(part: Part, fmt: Format, manifest: Manifest, there: Collection[int]) -> Iterator[SegmentInfo]:
+def _last_mark(page: Path) -> Mark | None:
+    """What is known, with a checksum, to have been written when the log was copied."""
+    with suppress(FileNotFoundError, NotALog), closing(Control(page, read_only=True)) as control:
+        marks = [mark for mark in (control.clean, control.durable) if mark]
+        return max(marks, key=lambda mark: (mark.segment, mark.end), default=None)
+    return None
+
+
+def _in_order(
+    part: Part, fmt: Format, manifest: Manifest, there: Collection[int], known: Mark | None
+) -> Iterator[SegmentInfo]:
     """The segments that are listed, and those that are there and are not: the ones that were written when the log was copied, and such
     as a damaged edit spoke of. Each begins where the one before ended: nothing is stepped over."""
     next_ = manifest.gone.next if manifest.gone is not None else None
     for segment in sorted({*manifest.segments, *(s for s in there if not manifest.is_gone(s))}):
-        info = manifest.segments.get(segment) or _looked_through(part, fmt, segment, next_)
+        info = manifest.segments.get(segment) or _looked_through(part, fmt, segment, next_, known)
         if info.base < manifest.retired_next and segment not in manifest.segments:
             continue  # it was removed, but for its files
         if next_ is not None and info.base != next_:
@@ -246,8 +262,9 @@ def _in_order(part: Part, fmt: Format, manifest: Manifest, there: Collection[int
         yield info
 
 
-def _looked_through(part: Part, fmt: Format, segment: int, expected: int | None) -> SegmentInfo:
-    """A segment that is not listed, fetched whole. Where nothing in it says with which record it begins, it is the expected one."""
+def _looked_through(part: Part, fmt: Format, segment: int, expected: int | None, known: Mark | None) -> SegmentInfo:
+    """A segment that is not listed, fetched whole. Where nothing in it says with which record it begins, it is the expected one. A file that
+    was copied before the page that speaks of it may be shorter than it says."""
     with tempfile.TemporaryDirectory() as place:
         copy, paths = _Copy(part.path, Path(place)), SegmentPaths(Path(place), fmt, segment)
         for path in paths.all():
@@ -256,6 +273,9 @@ def _looked_through(part: Part, fmt: Format, segment: int, expected: int | None)
         base = header.base if header.base is not None else companion_base(paths)
         base = base if base is not None else expected or 0
         seg = ReadSegment(Path(place), fmt, segment, base)
-        found = seg.scan(seg.start, len(seg.data), spec=seg.tail_spec, first=base)
-        times = (seg.times.us(0), seg.times.us(found.count - 1)) if found.count else (0, 0)
-    return SegmentInfo(segment, base, found.count, found.position, *times)
+        reaches = known is not None and known.segment == segment and known.end <= len(seg.data)
+        least = Place(known.end, known.next) if known is not None and reaches else Place(seg.start, base)
+        end = walk(seg, least, _EVERY, Recovery()).end
+        count = end.sequence - base
+        times = (seg.times.us(0), seg.times.us(count - 1)) if count else (0, 0)
+    return SegmentInfo(segment, base, count, end.position, *times)
