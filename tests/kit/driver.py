@@ -16,7 +16,6 @@ from unittest import mock
 from penstock.testing.crashes import Crash, kills, power_cuts
 from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
-from penstock.testing.state import Boot
 from tests.kit.uses import USES, Use
 from tests.queue.crash import Yard
 
@@ -129,6 +128,8 @@ def try_workload(
     for i, crash in numbered:
         if i in cut:
             tried.add(cut_recovery(yard, kind, crash, random.Random(f"{seed} {i}"), again.format(i)))
+            if tried.failures and to_first:
+                break
     return tried
 
 
@@ -150,17 +151,19 @@ def judge(yard: Yard, kind: type[Use], crash: Crash, note: Any, again: str, why:
 
 
 def cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random, again: str) -> Tried:
-    """The next open dies too, or the power goes again: what is left then must come to the same."""
-    tried = Tried()
-    top = crash.lay(yard.keep())
+    """The next open dies too, or the power goes (again): what is left then must come to the same. Of what a kill left, a power cut takes
+    what nobody has synced, which is nothing once that process has closed it."""
+    tried, told = Tried(), crash.moment.note
+    top, killed = crash.lay(yard.keep()), crash.boot == "same"
     try:
-        with recorded(top, stores=True) as recording:
+        with recorded(top, lambda: told, stores=True, left_by=crash.moment if killed else None) as recording:
             kind.recover(top / "log")
+            told = kind.settled(told) if killed else told
+            recording.moment("close")
     except Exception as error:
         return Tried(1, failures=[f"{kind.name}: {crash}: {type(error).__name__}: {error}\nagain with: {again}"])
     cuts = power_cuts(recording.moments, rng, len(recording.moments))
     for cut in [*kills(recording.moments).all, *cuts.all]:
-        boot: Boot = "same" if cut.boot == crash.boot == "same" else "new"
-        both = Crash(cut.moment, cut.state, boot)
-        tried.add(judge(yard, kind, both, crash.moment.note, again, f"{crash}, and while that was opened "))
+        both = Crash(cut.moment, cut.state, "same" if killed and cut.boot == "same" else "new")
+        tried.add(judge(yard, kind, both, cut.moment.note, again, f"{crash}, and while that was opened "))
     return tried

@@ -141,6 +141,20 @@ def test_a_sync_is_of_what_was_there_when_it_began(yard: Yard) -> None:
     assert moment.now() == {"a": b"meanwhile", "b": b"", "c": b""}
 
 
+@pytest.mark.parametrize("use", ["journal", "topic", "cursors", "sink"])
+def test_what_a_kill_left_may_be_lost_as_before(yard: Yard, use: str) -> None:
+    """Written down elsewhere it has other numbers, and what has lost its name has none; the states are the same."""
+    moments = [m for m in record(USES[use], USES[use].ops[:2], yard.keep(), done=0) if m.count(FEW) <= FEW]
+    for moment in moments[:: max(1, len(moments) // 12)]:
+        top = moment.now().lay(yard.new(), "same")
+        disk = Disk(top, left_by=moment)
+        try:
+            assert states(disk.moment(0, "begin", None)) == states(moment), moment.call
+        finally:
+            disk.close()
+    assert any(m.least() != m.now() for m in moments)
+
+
 def test_all_that_changes_anything_is_watched() -> None:
     functions = [node for node in ast.parse(inspect.getsource(files)).body if isinstance(node, ast.FunctionDef)]
     asks = {

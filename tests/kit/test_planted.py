@@ -13,7 +13,7 @@ import pytest
 
 from penstock.kernel.reference import writer
 from penstock.storage import files, log, recovery
-from penstock.storage.control import Control
+from penstock.storage.control import Control, Mark
 from penstock.storage.ledger import Ledger
 from penstock.storage.segment import SegmentPaths
 from tests.kit import campaign
@@ -81,6 +81,18 @@ def never_poison(patch: Patch) -> None:
     patch.setattr(Control, "set_poison", lambda self, code: None)
 
 
+def trust_the_killed(patch: Patch) -> None:
+    """What a process that was killed had appended is taken for durable by the next one, which does not sync it."""
+    real = Control.initialise
+
+    def initialise(self: Control, segment: int, base: int, end: int, next_: int, last_us: int, durable: Mark) -> None:
+        real(self, segment, base, end, next_, last_us, Mark(segment, end, next_))
+
+    patch.setattr(Control, "initialise", initialise)
+    patch.setattr(recovery.Opening, "sync", lambda self, fd: None)
+    patch.setattr(log.Log, "_seal_files", lambda self, control, done: None)
+
+
 def forget_ledger(patch: Patch) -> None:
     """Whether a batch is there already is not asked."""
     patch.setattr(Ledger, "_settled", lambda self: type(self._load())())
@@ -94,6 +106,11 @@ def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
         if found.failures:
             break
     return found
+
+
+def second_crashes(yard: Yard, use: str, ops: Sequence[str]) -> Tried:
+    """Of every crash of the last operation the recovery is cut."""
+    return try_workload(yard, use, ops, SEED, 1, done=len(ops) - 1, during_recovery=1 << 20, to_first=True)
 
 
 def failed_syncs(yard: Yard, use: str) -> Tried:
@@ -115,6 +132,7 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "never poison a channel": (never_poison, lambda yard: failed_syncs(yard, "channel")),
     "never poison a journal": (never_poison, lambda yard: failed_syncs(yard, "journal")),
     "never poison a sink": (never_poison, lambda yard: failed_syncs(yard, "sink")),
+    "trust the killed": (trust_the_killed, lambda yard: second_crashes(yard, "queue", ["append", "append"])),
     "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
 }
 

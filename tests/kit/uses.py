@@ -107,6 +107,11 @@ class Use(ABC):
         made.close()
 
     @classmethod
+    def settled(cls, told: Any) -> Any:
+        """What is promised when that process has closed it."""
+        return told
+
+    @classmethod
     @abstractmethod
     def judge(cls, path: Path, told: Any, boot: Boot) -> int:
         """Raises Broken; how many records were checked."""
@@ -185,6 +190,10 @@ class Records(Use):
         act()
         places = frozenset({place}) if self.durable_commits else self.told.places
         self._say(place=place, committing=None, places=places)
+
+    @classmethod
+    def settled(cls, told: Told) -> Told:
+        return replace(told, durable=len(told.sent))
 
     @classmethod
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +15,8 @@ from penstock.testing.versions import Versions
 class Disk:
     """The files below a directory, watched: what they are now, and what of that is on the disk."""
 
-    def __init__(self, top: Path) -> None:
-        """What lies there now is on the disk."""
+    def __init__(self, top: Path, left_by: Moment | None = None) -> None:
+        """What lies there now is on the disk; or it was written down as a kill at a moment left it, and of that is on the disk what was then."""
         self.path = top
         # Of all that was seen, so that no number comes again; what is removed may come back.
         self._fds: dict[int, int] = {}
@@ -24,9 +25,22 @@ class Disk:
         self._synced: dict[int, Names] = {}
         self._changes: list[Change] = []
         self._top = top.stat().st_ino
+        if left_by is not None:
+            self._go_on(left_by)
         self.look()
-        self._files = {inode: Versions.whole(versions.now) for inode, versions in self._files.items()}
-        self._synced, self._changes = dict(self._now), []
+        if left_by is None:
+            self._files = {inode: Versions.whole(versions.now) for inode, versions in self._files.items()}
+            self._synced, self._changes = dict(self._now), []
+
+    def _go_on(self, moment: Moment) -> None:
+        """By the numbers that files and directories have here. What has no name any more may get it back by a power cut."""
+        tree = self._scan()
+        numbers = dict(zip(itertools.chain(moment.files, moment.synced, moment.named()), itertools.count(-1, -1)))
+        numbers.update(_same(moment.now_tree(), moment.top, tree, self._top))
+        self._files = {numbers[inode]: versions for inode, versions in moment.files.items()}
+        self._now = tree
+        self._synced = {numbers[d]: {n: numbers[i] for n, i in names.items()} for d, names in moment.synced.items()}
+        self._changes = [change.renumbered(numbers) for change in moment.changes]
 
     def close(self) -> None:
         for fd in self._fds.values():
@@ -69,6 +83,8 @@ class Disk:
     def _look_into_files(self) -> bool:
         changed = False
         for inode, versions in self._files.items():
+            if inode < 0:
+                continue  # it was gone when a kill left the rest
             content = _content(self._fds[inode])
             if content != versions.now:
                 self._files[inode] = versions.then(content)
@@ -96,6 +112,18 @@ class Disk:
 
     def moment(self, number: int, call: str, note: object) -> Moment:
         return Moment(number, call, note, self._top, dict(self._files), _copied(self._synced), tuple(self._changes))
+
+
+def _same(then: Mapping[int, Names], top_then: int, now: Mapping[int, Names], top_now: int) -> dict[int, int]:
+    """Which number what had one then has now, by path."""
+    numbers, stack = {top_then: top_now}, [(top_then, top_now)]
+    while stack:
+        old, new = stack.pop()
+        for name, inode in then.get(old, {}).items():
+            numbers[inode] = now[new][name]
+            if numbers[inode] in now:
+                stack.append((inode, numbers[inode]))
+    return numbers
 
 
 def _copied(tree: Mapping[int, Names]) -> dict[int, Names]:

@@ -34,6 +34,15 @@ class Change:
                 else:
                     here[name] = inode
 
+    def renumbered(self, numbers: Mapping[int, int]) -> Change:
+        """The same where files and directories have other numbers."""
+        return Change(
+            {
+                numbers[d]: {n: i if i is None else numbers[i] for n, i in names.items()}
+                for d, names in self.names.items()
+            }
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -76,6 +85,15 @@ class Moment:
         """Everything as it is: what a kill leaves."""
         tree = self._tree(self.changes)
         return self._state(tree, {inode: self.files[inode].now for inode in self._reached(tree).values()})
+
+    def now_tree(self) -> dict[int, Names]:
+        """All names as they are."""
+        return self._tree(self.changes)
+
+    def named(self) -> Iterator[int]:
+        """Every file and directory that has a name, or had one that may be on the disk; some more than once."""
+        trees = [*self.synced.items(), *(item for change in self.changes for item in change.names.items())]
+        return (inode for top, names in trees for inode in (top, *names.values()) if inode is not None)
 
     def contents(self) -> Iterator[tuple[str, Versions]]:
         """Of each file, as it is named now, what may be on the disk."""

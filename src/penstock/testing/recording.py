@@ -33,11 +33,11 @@ _ASKED: Final = {"fsync": "sync", "fdatasync": "sync", "unlink": "remove", "rmdi
 class Recording:
     """The moments of a run, for a directory and all below it."""
 
-    def __init__(self, top: Path, note: Callable[[], object]) -> None:
+    def __init__(self, top: Path, note: Callable[[], object], left_by: Moment | None) -> None:
         """`note` is asked at each moment: what was promised by then."""
         self.moments: list[Moment] = []
         self._note = note
-        self._disk = Disk(top)
+        self._disk = Disk(top, left_by)
         self._lock = threading.RLock()
         self._janitors = Janitors()
         self._add("begin")
@@ -109,10 +109,13 @@ class Recording:
 
 
 @contextmanager
-def recorded(top: Path, note: Callable[[], object] = lambda: None, *, stores: bool = False) -> Iterator[Recording]:
-    """Record what is done below a directory, which is made if it is not there; what lies there is on the disk. With `stores` also
+def recorded(
+    top: Path, note: Callable[[], object] = lambda: None, *, stores: bool = False, left_by: Moment | None = None
+) -> Iterator[Recording]:
+    """Record what is done below a directory, which is made if it is not there. What lies there is on the disk, unless it was `left_by` a
+    kill at a moment of an earlier recording: then a power cut may still take what was not synced at that moment. With `stores` also
     between stores into maps, by this thread, for which no debugger or coverage tool may be at work."""
     top.mkdir(parents=True, exist_ok=True)
-    recording = Recording(top, note)
+    recording = Recording(top, note, left_by)
     with recording._installed(stores=stores):
         yield recording
