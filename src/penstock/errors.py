@@ -28,6 +28,8 @@ PenstockError
 ├── CorruptRecord                     a record before the end of the log is damaged
 ├── CorruptSegment                    the compressed stream of a segment is damaged
 ├── DiskFull (OSError)                no room; nothing was changed
+├── StorageFailed (OSError)           the system refused a file otherwise: too many are open, the disk does not work
+│   └── StorageDenied (PermissionError)  its owner or permissions forbid it
 └── SyncFailed (OSError)              the disk refused a sync; the log takes no more appends until reopened
 
 RecoveryUnfinished (UserWarning)      a journal was closed before its recovery walk was finished
@@ -37,6 +39,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Final
 
 
 class PenstockError(Exception):
@@ -214,19 +217,56 @@ class CorruptSegment(PenstockError):
 
 
 class DiskFull(PenstockError, OSError):
-    """No room for the append; nothing was changed, and it works again once there is room."""
+    """No room; nothing was changed, and it works again once there is room. `wanted_bytes` is 0 where that is not known."""
 
     def __init__(self, path: str | os.PathLike[str], wanted_bytes: int) -> None:
-        OSError.__init__(
-            self,
-            errno.ENOSPC,
-            f"no room to allocate {wanted_bytes} bytes more; free some space and append again, nothing was changed",
-            os.fspath(path),
-        )
+        room = f"no room for {wanted_bytes} bytes more" if wanted_bytes else "no room"
+        step = "free some space and try again, nothing was changed"
+        OSError.__init__(self, errno.ENOSPC, f"{room}; {step}", os.fspath(path))
         self.wanted_bytes = wanted_bytes
 
     def __reduce__(self) -> tuple[type, tuple[str, int]]:
         return type(self), (str(self.filename), self.wanted_bytes)
+
+
+class StorageFailed(PenstockError, OSError):
+    """The system refused something of a file. What was not reported as done may be tried again; what was is there."""
+
+    def __init__(self, path: str | os.PathLike[str], code: int, what: str = "", step: str = "") -> None:
+        self._what = what or os.strerror(code)
+        self._step = step or _STEPS.get(code, _CHECK_DISK)
+        OSError.__init__(self, code, f"{self._what}; {self._step}", os.fspath(path))
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, str, str]]:
+        return type(self), (str(self.filename), self.errno or errno.EIO, self._what, self._step)
+
+
+class StorageDenied(StorageFailed, PermissionError):
+    """The owner or the permissions of a file, or of the directory that it is in, forbid it."""
+
+
+def storage_failed(path: str | os.PathLike[str], error: OSError) -> DiskFull | StorageFailed:
+    """What the system says of a file, as an error of ours."""
+    code = error.errno or errno.EIO
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(path, 0)
+    kind = StorageDenied if code in (errno.EACCES, errno.EPERM) else StorageFailed
+    return kind(path, code, error.strerror or str(error))
+
+
+_CHECK_DISK: Final = "look at the system's log and check the disk, then try again, or close the log and open it again"
+_CLOSE_SOME: Final = "close logs that are not used, or raise the limit (`ulimit -n`), and try again"
+_CHECK_OWNER: Final = "check its owner and permissions and those of its directory, or open the log with read_only=True"
+_STEPS: Final = {
+    errno.EMFILE: _CLOSE_SOME,
+    errno.ENFILE: _CLOSE_SOME,
+    errno.EACCES: _CHECK_OWNER,
+    errno.EPERM: _CHECK_OWNER,
+    errno.EROFS: _CHECK_OWNER,
+    errno.EINTR: "try again",
+    errno.EFBIG: "raise the limit on the size of a file (`ulimit -f`), and try again",
+    errno.ENOMEM: "close logs that are not used, or free some memory, and try again",
+}
 
 
 class SyncFailed(PenstockError, OSError):

@@ -22,7 +22,7 @@ from penstock.formats import journal as fmt
 from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, Checkpoints
 from penstock.kernel import Buffer, Record
 from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
-from penstock.storage import bulk, files, sessions
+from penstock.storage import bulk, sessions
 from penstock.storage.aside import aside
 from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
@@ -164,10 +164,8 @@ class Journal(AsyncClosable):
                     self._sessions[-1].next_sequence if self._sessions else 0,
                 ),
             )
-        except BaseException as error:
+        except BaseException:
             self._let_go()
-            if files.is_full(error) and not isinstance(error, PenstockError):
-                raise DiskFull(self.path, 0) from error
             raise
         self._path = self._log.buffered
         beginning.appends = self._path.appends

@@ -138,7 +138,11 @@ def _pages(part: Part) -> tuple[Active, int, Mark | None] | None:
     """Where a log ends, as its page says without being asked to wait; None where it says nothing."""
     try:
         control = Control(part.own / ".lock", read_only=True)
-    except (FileNotFoundError, PenstockError):
+    except FileNotFoundError:
+        return None
+    except OSError:  # it may say something, and cannot be asked
+        raise
+    except PenstockError:
         return None
     try:
         return control.active(), control.generation, control.clean
@@ -222,9 +226,11 @@ class _Mender:
         return self._at[own]
 
     def _try(self, mend: Callable[Given, None], *given: Given.args, **named: Given.kwargs) -> None:
-        """One that cannot be done does not keep the others from it."""
+        """One that cannot be done does not keep the others from it; storage that fails does."""
         try:
             mend(*given, **named)
+        except OSError:
+            raise
         except PenstockError as error:
             self.failed.append(str(error))
 

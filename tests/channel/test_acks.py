@@ -187,7 +187,7 @@ def test_an_acknowledgement_that_a_full_disk_refuses_can_be_given_again(
     """Beyond a gap it takes a file of its own. To close one does not, nor to go on to a later place."""
 
     def full(path: Path, data: bytes, **_: object) -> None:
-        raise OSError(28, "full")
+        raise DiskFull(path, 0)
 
     with Channel(filled) as ch:
         slow, fast = (ch.rx("pool", ack=True, shared=True) for _ in range(2))

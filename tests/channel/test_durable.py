@@ -120,7 +120,7 @@ def test_a_sync_of_the_offsets_is_shared_by_those_who_wait_for_it_and_skipped_by
 
 def test_a_full_disk_says_so_when_a_receiver_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
-        raise OSError(28, "full")
+        raise DiskFull("planted", 0)
 
     with Channel(path) as ch:
         ch.tx().send(b"a")
@@ -141,7 +141,7 @@ def test_a_full_disk_when_the_offset_file_is_made_leaves_none_that_would_kill(
     def full(fd: int, offset: int, length: int) -> None:
         if name_of(fd) == "offset":
             files.truncate(fd, offset + length)
-            raise OSError(28, "full")
+            raise DiskFull("planted", 0)
         real(fd, offset, length)
 
     with monkeypatch.context() as patch:

@@ -29,7 +29,7 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def replace(path: Path, data: bytes, **options: Any) -> None:
         if "full" in names:
-            raise OSError(28, "full")
+            raise DiskFull(path, 0)
         names.append(path.name)
         real(path, data, **options)
 

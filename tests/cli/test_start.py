@@ -7,12 +7,15 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import Result
 
 from penstock import Queue
 from penstock.cli.app import app
+from penstock.testing.failing import Fault, failing
 from tests.cli.conftest import COMMAND
 
 HEAVY = {"rich", "pyarrow", "pyspark", "msgspec", "cramjam", "numpy", "fsspec"}
@@ -101,3 +104,13 @@ def test_keys_that_json_has_not(tmp_path: Path) -> None:
     told = shell(f"tail {tmp_path / 'q'} --as msgpack")
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == {"YQ==": 1, "b": [{"(1, 2)": 3}]}
+
+
+@pytest.mark.parametrize(("kind", "step"), [("ENOSPC", "free some space"), ("EMFILE", "raise the limit (`ulimit -n`)")])
+def test_storage_that_fails_is_one_line(run: Callable[..., Result], tmp_path: Path, kind: str, step: str) -> None:
+    with failing(Fault(kind, 1, for_good=True)):
+        told = run("append", tmp_path / "log", "--format", "queue", input=b"line\n")
+    assert told.exit_code == 1
+    [line] = told.stderr.splitlines()
+    assert line.startswith("penstock: [Errno ")
+    assert step in line

@@ -467,7 +467,7 @@ def test_an_opening_that_fails_lets_go_of_everything(new: New, path: Path, monke
         return len(list(Path("/proc/self/fd").iterdir()))
 
     def full(*_: object, **__: object) -> None:
-        raise OSError(28, "no space")
+        raise DiskFull("planted", 0)
 
     walked_to = [r.payload for r in _peek(new)]
     gc.collect()

@@ -1,16 +1,17 @@
 """Runs a workload of a use on failing storage, and judges what it comes to.
 
-An operation may fail, with an error of ours or the system's; then readers go on, and after a failed sync nothing more is reported
+An operation may fail, with an error of ours; then readers go on, and after a failed sync nothing more is reported
 as done. Opened again on storage that works, everything that was acknowledged is there.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock import PenstockError, SyncFailed
+from penstock import DiskFull, PenstockError, SyncFailed
 from penstock.testing.failing import KINDS, Fault, failing
 from tests.kit.driver import Tried
 from tests.kit.uses import USES, Broken, Use, must
@@ -62,7 +63,7 @@ def _run(made: Use, fault: Fault) -> Any:
                 try:
                     made.do(op)
                     is_open = True
-                except (PenstockError, OSError) as error:
+                except PenstockError as error:  # a bare one of the system's says no next step
                     must(failed.failed, "nothing fails by itself", op, error)
                     _says_what_and_where(op, error)
                     must(fault.kind != "short write", "what was half written is written on", op, error)
@@ -80,15 +81,17 @@ def _run(made: Use, fault: Fault) -> Any:
                     poisoned &= op != "reopen"
         finally:
             if is_open:
-                with suppress(PenstockError, OSError):
+                with suppress(PenstockError):
                     made.close()
     return made.now() if told is None else told
 
 
-def _says_what_and_where(op: str, error: Exception) -> None:
-    """An error of ours has all of that in its message; the system's own needs the file, and what it was."""
+def _says_what_and_where(op: str, error: PenstockError) -> None:
+    """An error of ours has all of that in its message; one that is the system's, too, for whoever asks for it."""
     if isinstance(error, OSError):
         must(error.errno and error.filename, "an error names the file, and says what happened to it", op, error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        must(not full or isinstance(error, DiskFull | SyncFailed), "a full disk is told as one", op, error)
 
 
 def _succeeds_no_more(made: Use) -> None:
@@ -96,6 +99,6 @@ def _succeeds_no_more(made: Use) -> None:
     for op in made.durable:
         try:
             made.do(op)
-        except (PenstockError, OSError):  # the system's own, where the fault goes on
+        except PenstockError:
             continue
         raise Broken(f"a failed sync is not followed by a success: {op}")

@@ -415,7 +415,7 @@ class ChannelUse(Use):
                 self.story.new_reader("bob", ack=True)
         except BaseException:
             if self.story._ch is not None:
-                with suppress(PenstockError, OSError):
+                with suppress(PenstockError):
                     self.story.close()
             raise
 
@@ -609,7 +609,7 @@ class CursorsUse(Use):
                 self.q.append_batch([payload(i, 20) for i in range(4)])
                 self.q.sync()
         except BaseException:
-            with suppress(PenstockError, OSError):
+            with suppress(PenstockError):
                 self.q.close()
             raise
 

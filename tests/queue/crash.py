@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Queue, kernel
+from penstock import DiskFull, Queue, kernel
 from penstock.formats import queue as fmt
 from penstock.storage import control, files
 from penstock.storage.log import Log
@@ -147,7 +147,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """No block can be allocated any more."""
 
     def full(fd: int, offset: int, length: int) -> None:
-        raise OSError(errno.ENOSPC, "no space")
+        raise DiskFull("planted", 0)
 
     monkeypatch.setattr(files, "allocate", full)
 

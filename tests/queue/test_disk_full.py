@@ -482,7 +482,7 @@ def test_a_full_disk_when_a_batch_over_several_files_is_listed_takes_it_back(
         def full(fd: int, data: bytes, offset: int) -> None:
             if fd == manifest._fd and len(data) > 64:
                 real(fd, data[:100], offset)
-                raise OSError(errno.ENOSPC, "No space left on device")
+                raise DiskFull("planted", 0)
             real(fd, data, offset)
 
         with monkeypatch.context() as m, pytest.raises(DiskFull):

@@ -494,7 +494,7 @@ def test_a_manifest_that_cannot_grow_is_disk_full_too(path: Path, monkeypatch: p
 
         def write(fd: int, data: bytes, offset: int) -> None:
             if Disk.name(disk, fd) == "manifest":
-                raise OSError(errno.ENOSPC, "no space")
+                raise DiskFull("planted", 0)
             real(fd, data, offset)
 
         with monkeypatch.context() as patch:

@@ -325,12 +325,12 @@ def test_a_full_disk_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def full(fd: int, data: Any, offset: int) -> None:
         if what == "frames" and len(data) > 4000:
-            raise OSError(errno.ENOSPC, "full")
+            raise DiskFull("planted", 0)
         real(fd, data, offset)
 
     def full_replace(path: Path, data: bytes, *, durable: bool = True) -> None:
         if what == "ledger" and path.name == "ledger":
-            raise OSError(errno.ENOSPC, "full")
+            raise DiskFull(path, 0)
         real_replace(path, data, durable=durable)
 
     with monkeypatch.context() as meanwhile:

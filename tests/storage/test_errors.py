@@ -1,19 +1,38 @@
-"""An error of the system names the file that it is about, also of one that is open already: of that the system says nothing."""
+"""What the system refuses is an error of ours, which names the file, also of one that is open already (of that the system says nothing),
+and says the next step."""
 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import resource
+import subprocess
+import sys
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from penstock import Flush, Queue, kernel
+from penstock import (
+    Channel,
+    DiskFull,
+    Flush,
+    Journal,
+    PenstockError,
+    Queue,
+    StorageDenied,
+    StorageFailed,
+    SyncFailed,
+    Topics,
+    kernel,
+)
 from penstock.storage import files
 from penstock.storage.offsets import Offsets
 
@@ -57,7 +76,7 @@ def fds(file: Path) -> Iterator[dict[int, int]]:
     ("flags", "call"), [*((os.O_RDONLY, name) for name in WRITES), *((os.O_WRONLY, name) for name in READS)]
 )
 def test_of_an_open_file(file: Path, fds: dict[int, int], flags: int, call: str) -> None:
-    with pytest.raises(OSError) as told:
+    with pytest.raises(StorageFailed) as told:
         {**WRITES, **READS}[call](fds[flags])
     assert told.value.filename == str(file)
     assert told.value.errno
@@ -73,14 +92,14 @@ def test_of_what_the_system_refuses(
     file: Path, fds: dict[int, int], call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), call: _refused}))
-    with pytest.raises(OSError, match="planted") as told:
+    with pytest.raises(StorageFailed, match="planted; look at") as told:
         ASKS[call](fds[os.O_RDONLY])
     assert told.value.filename == str(file)
 
 
 def test_of_a_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), "fsync": _refused}))
-    with pytest.raises(OSError, match="planted") as told:
+    with pytest.raises(StorageFailed, match="planted; look at") as told:
         files.sync_directory(file.parent)
     assert told.value.filename == str(file.parent)
 
@@ -95,9 +114,9 @@ def test_of_a_sync_of_offsets_that_failed_before(tmp_path: Path, monkeypatch: py
     offsets = Offsets(tmp_path / "offset")
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(files, "os", SimpleNamespace(**{**vars(os), "fdatasync": _refused}))
-        with pytest.raises(OSError, match="planted"):
+        with pytest.raises(StorageFailed, match="planted; look at"):
             offsets.sync()
-    with pytest.raises(OSError, match="planted") as told:
+    with pytest.raises(StorageFailed, match="planted; look at") as told:
         offsets.sync()
     assert told.value.filename == str(tmp_path / "offset")
     offsets.close()
@@ -113,10 +132,143 @@ def test_of_a_batch_that_the_kernel_writes_itself(tmp_path: Path, arrow: bool) -
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
         try:
             if kernel.NAME == "native":
-                with pytest.raises(OSError, match="nothing was appended") as told:
+                with pytest.raises(StorageFailed, match="nothing was appended; raise the limit") as told:
                     q.append_batch(pa.array(batch, pa.binary()) if arrow else batch)
                 assert told.value.filename == str(tmp_path / "log")
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         q.append(b"after")
         assert [m.payload for m in q.tailer()] == [b"before", b"after"]
+
+
+# ---- as an error of ours, with the next step ----
+
+OPENED: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
+    "queue": Queue,
+    "channel": Channel,
+    "journal": Journal,
+    "topic": Topics,
+}
+SCRIPT = """
+import os, sys
+from pathlib import Path
+from penstock import Queue, Channel, Topics, StorageDenied
+top = Path(sys.argv[1])
+if os.geteuid() == 0:
+    os.seteuid(65534)
+for call in (
+    lambda: Queue(top / "queue", read_only=True),
+    lambda: Channel(top / "channel", read_only=True),
+    lambda: Topics(top / "topic", read_only=True).topic("a"),
+    lambda: Topics(top / "topic").topic("a"),
+):
+    try:
+        call()
+    except StorageDenied as error:
+        assert isinstance(error, PermissionError) and error.filename, error
+        assert "check its owner and permissions" in str(error), error
+    else:
+        raise AssertionError("it was not refused")
+"""
+
+
+@pytest.mark.parametrize("kind", OPENED)
+def test_too_many_open_files(tmp_path: Path, kind: str) -> None:
+    """At each number of files that are too few, and then it works."""
+    first, before = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(first)
+    told: list[str] = []  # not the errors: they hold what was open
+    for more in range(64):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first + more, before[1]))
+        try:
+            with OPENED[kind](tmp_path / str(more)) as log:
+                if isinstance(log, Topics):
+                    log.topic("a").publish(b"some")
+            break
+        except (StorageFailed, SyncFailed) as error:
+            assert error.errno == errno.EMFILE
+            assert Path(error.filename).exists() or Path(error.filename).parent.exists()
+            told.append(str(error))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    else:
+        raise AssertionError(f"it never works: {told[-1]}")
+    assert told
+    assert all("raise the limit (`ulimit -n`)" in each or "a sync failed" in each for each in told)
+
+
+def test_of_what_may_not_be_read() -> None:
+    """Asked by somebody who is not root."""
+    with tempfile.TemporaryDirectory() as made:  # below nothing that is hidden from others
+        top = Path(made)
+        for kind in ("queue", "channel"):
+            OPENED[kind](top / kind).__exit__(None, None, None)
+        with Topics(top / "topic") as topics:
+            topics.topic("a")
+        top.chmod(0o755)
+        for path in list(top.iterdir()):
+            path.chmod(0)
+        try:
+            done = subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT, made], capture_output=True, text=True)
+        finally:
+            for path in list(top.iterdir()):
+                path.chmod(0o700)
+    assert done.returncode == 0, done.stderr
+
+
+def test_of_a_full_device() -> None:
+    with files.opened(Path("/dev/full"), write=True) as fd, pytest.raises(DiskFull, match="free some space") as told:
+        files.write(fd, b"x", 0)
+    assert told.value.filename == "/dev/full"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "step"),
+    [
+        (errno.ENOSPC, DiskFull, "free some space"),
+        (errno.EDQUOT, DiskFull, "free some space"),
+        (errno.EMFILE, StorageFailed, "ulimit -n"),
+        (errno.EACCES, StorageDenied, "owner and permissions"),
+        (errno.EPERM, StorageDenied, "owner and permissions"),
+        (errno.EROFS, StorageFailed, "owner and permissions"),
+        (errno.EIO, StorageFailed, "check the disk"),
+        (errno.ENODEV, StorageFailed, "check the disk"),
+    ],
+)
+def test_each_says_the_next_step_in_another_process_too(code: int, kind: type[PenstockError], step: str) -> None:
+    error = files.told(OSError(code, os.strerror(code)), Path("/some/file"))
+    for each in (error, pickle.loads(pickle.dumps(error))):
+        assert type(each) is kind
+        assert (str(each), each.errno, each.filename) == (str(error), error.errno, "/some/file")
+        assert step in str(each)
+        assert kind is DiskFull or os.strerror(code) in str(each)
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EAGAIN])
+def test_what_callers_ask_to_know_stays_what_it_is(code: int) -> None:
+    error = OSError(code, "so")
+    assert files.told(error, Path("/some/file")) is error
+
+
+def test_an_error_holds_nothing_of_those_it_went_through(tmp_path: Path) -> None:
+    """Or what they have open stays so until the collector comes."""
+    gc.collect()
+    gc.disable()
+    try:
+        for path in (tmp_path / "none", tmp_path):  # one that is left as it is, and one that is told
+            held = Held()
+            gone = weakref.ref(held)
+            with suppress(OSError):
+                _asks(path, held)
+            del held
+            assert gone() is None
+    finally:
+        gc.enable()
+
+
+class Held:
+    """What can be looked for."""
+
+
+def _asks(path: Path, held: Held) -> None:
+    files.open_write(path) if not path.is_dir() else files.read(-1, 0, 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace as changed
 from pathlib import Path
 
-from penstock.errors import InvalidOption, LogBusy
+from penstock.errors import InvalidOption, LogBusy, StorageFailed
 from penstock.inspect import detect
 from penstock.spark import staging
 from penstock.spark.options import WriteOptions
@@ -76,8 +77,8 @@ def _sync(directory: Path, fresh: Path) -> None:
     try:
         files.sync_directory(directory)
     except OSError as error:
-        told = (
-            "a sync failed, so a power cut may leave the old log here or the new one; check the disk, overwrite it again, and then remove "
+        step = (
+            "so a power cut may leave the old log here or the new one; check the disk, overwrite it again, and then remove "
             f"{fresh}, where the other is"
         )
-        raise OSError(error.errno, told, str(directory)) from error
+        raise StorageFailed(directory, error.errno or errno.EIO, "a sync failed", step) from error

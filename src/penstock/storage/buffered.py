@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from penstock import kernel
-from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed
+from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed, storage_failed
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL
 from penstock.storage import companion, files
 from penstock.storage.control import Active, Control, Mark
@@ -38,10 +38,6 @@ class Buffering:
     most_bytes: int
     most_records: int = 1 << 62
     sync: bool = True
-
-
-class _NotReady(OSError):
-    """No file could be had for a batch: it fails, and those that come later may not."""
 
 
 class Owner(Protocol):
@@ -105,7 +101,8 @@ class Buffered:
         except OSError as error:
             if isinstance(error, PenstockError):
                 raise
-            raise _NotReady(error.errno, error.strerror, error.filename or str(self._log.path)) from error
+            # No file could be had for a batch: it fails, and those that come later may not.
+            raise storage_failed(error.filename or self._log.path, error) from error
 
     def _failed(self, code: int) -> None:
         """A write or sync failed: whoever waits for records elsewhere is told by the poison, if there is any."""
@@ -184,8 +181,6 @@ class Buffered:
         if isinstance(error, OSError) and not isinstance(error, PenstockError):
             if error.errno in _FULL:
                 return DiskFull(self._log.path, 0)
-            if isinstance(error, _NotReady):
-                return OSError(error.errno, error.strerror, error.filename)
             return SyncFailed(self._log.path, error.errno or errno.EIO)
         if isinstance(error, ValueError) and not isinstance(error, PenstockError):
             how = (

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock import kernel
-from penstock.errors import DiskFull, InvalidPayload, PenstockError, SyncFailed
+from penstock.errors import DiskFull, InvalidPayload, SyncFailed
 from penstock.kernel import Buffer, FrameSpec, Scan
 from penstock.storage import companion, files, growing, index, span
 from penstock.storage.buffered import Buffered
@@ -186,12 +186,7 @@ def append(log: Log, parts: Sequence[Part], on_place: OnPlace, *, history: bool 
         log.check_not_closing()
         if control.poison:
             raise SyncFailed(log.path, control.poison)
-        try:
-            done = _append_mapped(log, control, frames, on_place)
-        except OSError as error:
-            if files.is_full(error) and not isinstance(error, PenstockError):
-                raise DiskFull(log.path, frames.bytes) from error
-            raise
+        done = _append_mapped(log, control, frames, on_place)
         control.page.ring()
     log.on_work()
     return done

@@ -188,7 +188,7 @@ class Claims:
     def _live(self) -> list[str]:
         """The names of all live members, in order. The files of dead ones are removed."""
         found, swept = [self._name], False
-        for name in [path.name for path in self._top.iterdir()]:
+        for name in [path.name for path in files.children(self._top)]:
             if name.startswith(_MEMBER) and name != self._name:
                 if self._is_alive(name):
                     found.append(name)

@@ -6,7 +6,6 @@ beyond a gap, each as u64 start | u64 end, and a u32 CRC-32 of them. What a posi
 
 from __future__ import annotations
 
-import errno
 import re
 import struct
 import zlib
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import DiskFull, NotALog
+from penstock.errors import NotALog
 from penstock.storage import files
 
 _MAGIC: Final = b"PENSCURS"
@@ -95,19 +94,14 @@ class Cursors:
     def store(self, name: str, position: int, ranges: Sequence[tuple[int, int]] = (), *, durable: bool = True) -> None:
         """Keep a position and what is done beyond it. If not `durable` it survives the process, not a power cut."""
         path = self.path(name)
-        if not self._directory.is_dir():
+        if not files.is_directory(self._directory):
             files.make_directories(self._directory, self._directory.parent)
         head = _CURSOR.pack(_MAGIC, _VERSION, len(ranges), position)
         data = (head + zlib.crc32(head).to_bytes(4, "little")).ljust(_HEAD_BYTES, b"\0")
         if ranges:
             body = b"".join(_RANGE.pack(*r) for r in ranges)
             data += body + zlib.crc32(body).to_bytes(4, "little")
-        try:
-            files.replace(path, data, durable=durable)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(path, len(data)) from error
-            raise
+        files.replace(path, data, durable=durable)
 
     def sync(self) -> None:
         """Put the names on the disk: what was stored is then found after a power cut, too."""
@@ -133,6 +127,6 @@ class Cursors:
 
     def names(self) -> list[str]:
         """Of all that have a file, readable or not."""
-        if not self._directory.is_dir():
+        if not files.is_directory(self._directory):
             return []
         return sorted(p for p in files.walk(self._directory) if _NAME.fullmatch(p) and not p.endswith(".tmp"))

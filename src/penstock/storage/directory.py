@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock.errors import DiskFull, NotALog
+from penstock.errors import NotALog
 from penstock.storage import files, growing, segment
 from penstock.storage.damage import Place
 from penstock.storage.listing import companion_base, list_segments
@@ -110,17 +110,12 @@ class Directory:
     def make(self, segment_id: int, base: int, begin: int) -> Place:
         """Put a new segment in place, from files prepared before or made now; where its next record goes."""
         first = self.begin_with()
-        try:
-            if self.fmt.GROWS:
-                growing.make(self.path, self.fmt, segment_id, base, self.interval, first)
-            else:
-                if not self.is_prepared(segment_id):
-                    segment.place(self.prepare(segment_id))
-                segment.adopt(self.path, self.fmt, segment_id, base, begin)
-        except OSError as error:
-            if files.is_full(error):
-                raise DiskFull(self.paths(segment_id).data, 0) from error
-            raise
+        if self.fmt.GROWS:
+            growing.make(self.path, self.fmt, segment_id, base, self.interval, first)
+        else:
+            if not self.is_prepared(segment_id):
+                segment.place(self.prepare(segment_id))
+            segment.adopt(self.path, self.fmt, segment_id, base, begin)
         return Place(self.fmt.HEADER_BYTES + len(first), base + bool(first))
 
     def copy(

@@ -1,8 +1,8 @@
 """The operating system's files: the only module that opens, writes, syncs, renames, maps or locks them.
 
-Everything is a plain function, called as `files.name(...)`, so that a fault test can replace any one of them. Errors are
-`OSError` as they come, with the file's name; what they mean for a log is for the caller to say. Only a link in place of a file is
-refused here.
+Everything is a plain function, called as `files.name(...)`, so that a fault test can replace any one of them. What the
+system refuses is raised as an error of ours, which names the file; only that a name is there or not, or that others have a lock, is
+told as the system does: callers ask to know.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
-from penstock.errors import NotALog
+from penstock.errors import NotALog, PenstockError, SyncFailed, storage_failed
 
 # No futex, robust mutex or fallocate: what a machine without them does. Tests run everything both ways.
 PORTABLE: Final = os.environ.get("PENSTOCK_PORTABLE", "") not in ("", "0") or sys.platform != "linux"
@@ -65,7 +65,11 @@ _EXCHANGE: Final = 2  # RENAME_EXCHANGE
 _ZEROS: Final = bytes(1 << 20)
 _SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
 
+# What callers ask to know, and no failure of the storage.
+_ANSWERS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, BlockingIOError)
+
 _P = ParamSpec("_P")
+_W = TypeVar("_W", int, Path)
 _R = TypeVar("_R")
 
 
@@ -79,18 +83,40 @@ def name_of(fd: int) -> str:
         return f"file descriptor {fd}"
 
 
-def _naming(call: Callable[Concatenate[int, _P], _R]) -> Callable[Concatenate[int, _P], _R]:
-    """Have errors say which file it was: of one that is open already the system does not."""
+def told(error: OSError, where: int | Path) -> OSError:
+    """An error of the system's as one of ours, with the file's name: of one that is open already the system does not say it."""
+    if isinstance(error, PenstockError):
+        return error
+    path = error.filename or (name_of(where) if isinstance(where, int) else str(where))
+    if isinstance(error, _ANSWERS):
+        error.filename = path
+        return error
+    return storage_failed(os.fsdecode(path), error)
+
+
+def tell(error: OSError, where: int | Path) -> NoReturn:
+    """Raise it so."""
+    ours = told(error, where)
+    try:
+        if ours is error:
+            raise error
+        raise ours from error
+    finally:
+        # Or they would hold this frame, and it them, with all that callers have open, until the collector comes.
+        del error, ours
+
+
+def _telling(call: Callable[Concatenate[_W, _P], _R]) -> Callable[Concatenate[_W, _P], _R]:
+    """Have a function raise errors of ours. Its first argument is the file."""
 
     @functools.wraps(call)
-    def named(fd: int, /, *args: _P.args, **options: _P.kwargs) -> _R:
+    def telling(where: _W, /, *args: _P.args, **options: _P.kwargs) -> _R:
         try:
-            return call(fd, *args, **options)
+            return call(where, *args, **options)
         except OSError as error:
-            error.filename = error.filename or name_of(fd)
-            raise
+            tell(error, where)
 
-    return named
+    return telling
 
 
 def open_read(path: Path) -> int:
@@ -113,7 +139,7 @@ def _open(path: Path, flags: int) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK) and path.is_symlink():
             raise _a_link(path) from error
-        raise
+        tell(error, path)
 
 
 def _a_link(path: Path) -> NotALog:
@@ -132,6 +158,7 @@ def temporary_directory() -> Path:
     return Path(tempfile.gettempdir())
 
 
+@_telling
 def create_unnamed(directory: Path) -> int:
     """A new file in a directory, or where temporary files go if it cannot be written, that is gone when it is closed."""
     for place in (directory, temporary_directory()):
@@ -150,24 +177,33 @@ def create_unnamed(directory: Path) -> int:
 
 
 def close(fd: int) -> None:
-    os.close(fd)
+    try:
+        os.close(fd)
+    except OSError as error:
+        tell(error, fd)
 
 
 def size(fd: int) -> int:
-    return os.fstat(fd).st_size
+    try:
+        return os.fstat(fd).st_size
+    except OSError as error:
+        tell(error, fd)
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether this says that the disk, or the user's share of it, is full."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether this says that the disk, or the user's share of it, is full. A sync that fails for that is a failed sync."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full and not isinstance(error, SyncFailed)
 
 
+@_telling
 def used_bytes(path: Path) -> int:
     """What a file takes of the disk: less than its size where it is sparse."""
     st = path.stat()
     return min(st.st_size, st.st_blocks * 512)
 
 
+@_telling
 def stamp(path: Path) -> tuple[int, int] | None:
     """What is another whenever a file was replaced; None when there is none."""
     try:
@@ -184,7 +220,10 @@ def has_name(fd: int) -> bool:
 
 def identity(file: int | Path) -> tuple[int, int]:
     """Device and inode: a copied file has others."""
-    st = os.fstat(file) if isinstance(file, int) else file.stat()
+    try:
+        st = os.fstat(file) if isinstance(file, int) else file.stat()
+    except OSError as error:
+        tell(error, file)
     return st.st_dev, st.st_ino
 
 
@@ -200,12 +239,11 @@ def read(fd: int, offset: int, length: int) -> bytes:
             offset += len(part)
             length -= len(part)
     except OSError as error:
-        error.filename = name_of(fd)
-        raise
+        tell(error, fd)
     return b"".join(parts)
 
 
-@_naming
+@_telling
 def write(fd: int, data: bytes | memoryview, offset: int) -> None:
     """All of `data`, however many calls that takes."""
     view = memoryview(data)
@@ -215,12 +253,12 @@ def write(fd: int, data: bytes | memoryview, offset: int) -> None:
         offset += n
 
 
-@_naming
+@_telling
 def truncate(fd: int, length: int) -> None:
     os.ftruncate(fd, length)
 
 
-@_naming
+@_telling
 def allocate(fd: int, offset: int, length: int) -> None:
     """Put real blocks with zeros under a range that nobody writes yet. Raises ENOSPC having changed no content.
 
@@ -246,14 +284,14 @@ def lengthen(fd: int, length: int) -> None:
         allocate(fd, 0, length)
 
 
-@_naming
+@_telling
 def reserve(fd: int, offset: int, length: int) -> None:
     """Put blocks under a range without writing them. Raises ENOSPC having changed no content."""
     if length > 0:
         os.posix_fallocate(fd, offset, length)
 
 
-@_naming
+@_telling
 def reserve_beyond(fd: int, offset: int, length: int) -> None:
     """Put blocks under a range behind the end of a file, which stays where it is, if the system can: what is written there next finds room
     for all of it. Raises ENOSPC having changed nothing that can be read."""
@@ -281,7 +319,7 @@ def punch(fd: int, offset: int, length: int) -> None:
         offset += part
 
 
-@_naming
+@_telling
 def give_back(fd: int, offset: int, length: int) -> bool:
     """Give the blocks and the memory of a range back, which then reads as zeros, if the system can; whether it could."""
     if PORTABLE or _libc is None:
@@ -316,13 +354,13 @@ def holes_from(path: Path, offset: int, end: int) -> int:
     return end
 
 
-@_naming
+@_telling
 def duplicate(fd: int) -> int:
     """A descriptor of the same open file, which stays open when the other is closed."""
     return os.dup(fd)
 
 
-@_naming
+@_telling
 def sync(fd: int) -> None:
     """The file's data, and what is needed to read it back, is on the disk when this returns."""
     if sys.platform == "darwin":
@@ -331,27 +369,28 @@ def sync(fd: int) -> None:
         os.fdatasync(fd)
 
 
+@_telling
 def sync_directory(path: Path) -> None:
     """The names in a directory are on the disk when this returns."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
-    except OSError as error:
-        error.filename = str(path)
-        raise
     finally:
         os.close(fd)
 
 
+@_telling
 def rename(old: Path, new: Path) -> None:
     old.replace(new)
 
 
+@_telling
 def link(old: Path, new: Path) -> None:
     """Give a file a second name, unless there is something of that name: then FileExistsError."""
     os.link(old, new)
 
 
+@_telling
 def exchange(one: Path, other: Path) -> None:
     """Let two names change places in one step: whoever looks sees the one or the other."""
     if _libc is None or not hasattr(_libc, "renameat2"):
@@ -361,10 +400,12 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
+@_telling
 def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+@_telling
 def remove_tree(path: Path) -> None:
     """A directory and all in it, if it is there. A crash leaves some of it, to be removed by the next call."""
     if path.is_dir():
@@ -376,6 +417,18 @@ def exists(path: Path) -> bool:
     return os.path.lexists(path)
 
 
+@_telling
+def is_directory(path: Path) -> bool:
+    return path.is_dir()
+
+
+@_telling
+def children(path: Path) -> list[Path]:
+    """What is in a directory."""
+    return list(path.iterdir())
+
+
+@_telling
 def is_regular(path: Path) -> bool:
     """Whether it is a file itself: no directory, no link, nothing special."""
     try:
@@ -407,6 +460,7 @@ def make_directories(path: Path, top: Path) -> None:
         sync_directory(directory.parent)
 
 
+@_telling
 def make_directory(path: Path) -> None:
     """Create one, if it is not there. Its name is durable when the directory that it is in was synced."""
     path.mkdir(exist_ok=True)
@@ -477,18 +531,18 @@ def walk_below(top: Path, place: Path) -> Iterator[str]:
     return (f"{place.relative_to(top).as_posix()}/{name}" for name in walk(place))
 
 
-@_naming
+@_telling
 def map_read(fd: int, length: int) -> mmap.mmap | bytes:
     """The file's first `length` bytes; `bytes` when there are none, since nothing cannot be mapped."""
     return mmap.mmap(fd, length, access=mmap.ACCESS_READ) if length else b""
 
 
-@_naming
+@_telling
 def map_write(fd: int, length: int) -> mmap.mmap:
     return mmap.mmap(fd, length)
 
 
-@_naming
+@_telling
 def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
     """Take (or change to) a lock on an open file, kept until it is closed; False when not waiting and it is taken."""
     try:
@@ -509,6 +563,7 @@ def lock_holders(fd: int) -> list[int]:
     return sorted(found)
 
 
+@_telling
 def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 

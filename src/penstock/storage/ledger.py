@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import CorruptRecord, CorruptSegment, DiskFull, NotALog, UnknownVersion
+from penstock.errors import CorruptRecord, CorruptSegment, NotALog, UnknownVersion
 from penstock.storage import bulk, checked, files
 from penstock.storage.log import Log
 
@@ -108,12 +108,7 @@ class Ledger:
         return checked.load(self._path, step, _shape) or _State()
 
     def _store(self, state: _State) -> None:
-        try:
-            checked.store(self._path, asdict(state))
-        except OSError as error:
-            if files.is_full(error):
-                raise DiskFull(self._path, 0) from error
-            raise
+        checked.store(self._path, asdict(state))
 
 
 def _shape(found: Any) -> _State:

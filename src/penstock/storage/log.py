@@ -18,11 +18,9 @@ from typing import Final
 
 from penstock import kernel
 from penstock.errors import (
-    DiskFull,
     LogBusy,
     LogClosed,
     NotALog,
-    PenstockError,
     ReadOnly,
     SyncFailed,
 )
@@ -112,8 +110,8 @@ class Log:
                 self._open_to_write(verify)
         except BaseException as error:
             self._let_go()
-            if files.is_full(error) and not isinstance(error, PenstockError):
-                raise DiskFull(path, 0) from error
+            if isinstance(error, OSError):
+                files.tell(error, path)  # what the kernel says has no path
             raise
         _open_logs.add(self)
 
@@ -545,7 +543,7 @@ class Log:
                 try:
                     self.seal_finished()
                 except OSError as error:
-                    if isinstance(error, PenstockError) or not files.is_full(error):
+                    if not files.is_full(error):
                         raise  # a full disk only leaves the sealing to whoever opens the log next
                 self.sync()
                 with self._sync_lock:

@@ -177,8 +177,7 @@ class Mapped:
         except BatchTooLong:
             return self._append_spanning(payloads)
         except OSError as error:
-            self._name(error)
-            raise
+            files.tell(error, self._log.path)  # what the kernel says of its own writes has no path
 
     def append_arrow(
         self, offsets: kernel.Buffer, wide: bool, values: kernel.Buffer | None, start: int, count: int
@@ -192,12 +191,7 @@ class Mapped:
             room = memoryview(values if values is not None else b"").cast("B")
             return self._append_spanning([room[ends[i] : ends[i + 1]] for i in range(start, start + count)])
         except OSError as error:
-            self._name(error)
-            raise
-
-    def _name(self, error: OSError) -> None:
-        """Have an error say where: what the kernel says of its own writes has no path."""
-        error.filename = error.filename or str(self._log.path)
+            files.tell(error, self._log.path)  # what the kernel says of its own writes has no path
 
     def _append_spanning(self, payloads: list[kernel.Buffer] | tuple[kernel.Buffer, ...]) -> int:
         """Append a batch that is larger than a file: it begins in a new one."""

@@ -8,6 +8,7 @@ leaves two that agree, or the old and the new one, and the middle one of three i
 
 from __future__ import annotations
 
+import copy
 import mmap
 import threading
 from itertools import count
@@ -149,8 +150,7 @@ class Offsets:
         mine = next(self._tickets)
         with self._lock:
             if self._failed is not None:
-                failed = self._failed  # the next one would find nothing to write, and succeed
-                raise OSError(failed.errno, failed.strerror, failed.filename)
+                raise copy.copy(self._failed)  # the next one would find nothing to write, and succeed
             if self._synced < mine and self._fd >= 0:  # whoever closes it has synced it
                 asked = next(self._tickets)
                 try:

@@ -35,7 +35,7 @@ Stand = tuple[tuple[str, tuple[int, int] | None], ...]
 
 def segments(top: Path, fmt: Format) -> list[int]:
     """The numbers of the data files in a directory: regular ones with the right name."""
-    names = [path.name for path in top.iterdir() if files.is_regular(path)] if top.is_dir() else []
+    names = [path.name for path in files.children(top) if files.is_regular(path)] if files.is_directory(top) else []
     return sorted(s for name in names if (s := fmt.parse(name)) is not None)
 
 
@@ -44,7 +44,11 @@ def earlier(top: Path) -> list[Path]:
     place = top / _PLACE
     found = list[Path]()
     with suppress(FileNotFoundError):  # they may be forgotten just now
-        found = [path for path in place.iterdir() if path.name.isdecimal() and path.is_dir()] if place.is_dir() else []
+        found = (
+            [path for path in files.children(place) if path.name.isdecimal() and files.is_directory(path)]
+            if files.is_directory(place)
+            else []
+        )
     return sorted(found, key=lambda path: int(path.name))
 
 
@@ -126,7 +130,7 @@ def set_aside(top: Path, fmt: Format) -> list[Path]:
 
 def _companions(top: Path, fmt: Format) -> list[Path]:
     """Companions whose data files are not there."""
-    names = [(path, path.name.removesuffix(".time")) for path in top.iterdir() if path.name.endswith(".time")]
+    names = [(path, path.name.removesuffix(".time")) for path in files.children(top) if path.name.endswith(".time")]
     ours = [path for path, name in names if fmt.parse(name) is not None and not files.exists(top / name)]
     return [path for path in ours if files.is_regular(path)]
 

@@ -32,20 +32,20 @@ def settle(
 
     `check` gives those that are not None, and raises ValueError for one that cannot be.
     """
-    if path.exists() and not path.is_dir():
+    if path.exists() and not files.is_directory(path):
         raise NotALog(f"{path}: a file, not a directory; a {fmt.NAME} is a directory of its own")
     above = next(p for p in (*path.absolute().parents, Path("/")) if p.exists())
-    if not above.is_dir():
+    if not files.is_directory(above):
         raise NotALog(f"{above}: a file, so {path} cannot be a directory; choose another path")
     if read_only:
-        if not path.is_dir():
+        if not files.is_directory(path):
             raise LogNotFound(f"{path}: no such directory; open the {fmt.NAME} without read_only to create it")
         found = metadata.load(path)
         if found is not None:
             metadata.check(path, found, fmt.NAME, fmt.VERSION, given)
         return _sane(path, check, {**default, **given, **(found or {})})
     _refuse_network(path)
-    if path.is_dir() and metadata.load(path) is None:
+    if files.is_directory(path) and metadata.load(path) is None:
         with contextlib.suppress(ValueError):
             default = {**default, **check(of_files(path, fmt))}
     files.make_path(path)

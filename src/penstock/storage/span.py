@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock import kernel
-from penstock.errors import DiskFull, SyncFailed
-from penstock.storage import files, growing
+from penstock.errors import SyncFailed
+from penstock.storage import growing
 from penstock.storage.control import Active, Control, Dirty, Mark
 from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
@@ -35,12 +35,7 @@ def guard_sync(directory: Directory, control: Control, sync: Callable[[], None])
 def list_rolled(directory: Directory, control: Control, manifest: Manifest, *infos: SegmentInfo) -> None:
     """List segments that are about to be left."""
     manifest.refresh(control.generation)
-    try:
-        manifest.rolled(*infos)
-    except OSError as error:
-        if files.is_full(error):
-            raise DiskFull(directory.path / "manifest", 0) from error
-        raise
+    manifest.rolled(*infos)
 
 
 def rolled_info(directory: Directory, now: Active) -> SegmentInfo:

@@ -79,11 +79,9 @@ class Failing:
 
 
 def _error(code: int, real: Real, *args: Any) -> OSError:
-    """As the real function would say it: with the file's name, but where the kernel asks the system for itself."""
+    """As the real function would say it: an error of ours, but where the kernel asks the system for itself."""
     error = OSError(code, os.strerror(code))
-    if inspect.getmodule(real) is files:
-        error.filename = files.name_of(args[0]) if isinstance(args[0], int) else str(args[0])
-    return error
+    return files.told(error, args[0]) if inspect.getmodule(real) is files else error
 
 
 @contextmanager

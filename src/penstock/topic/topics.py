@@ -15,14 +15,13 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.errors import (
     BufferFull,
-    DiskFull,
     InvalidOffset,
     InvalidPayload,
     InvalidTopic,
@@ -92,7 +91,7 @@ class Topic:
         """Have so many partitions from now on. Messages with a key go elsewhere then: `partition_of` depends on how many
         there are. Other processes see them when they open the topic anew, or, where they have a member of a group, at its next look
         around."""
-        with self._lock, files.opened(self.path) as fd, _full_disk_told(self.path):
+        with self._lock, files.opened(self.path) as fd:
             self._topics._writable()
             files.lock(fd, shared=False)  # another process may be at it too
             self._settings = metadata.load(self.path) or self._settings
@@ -140,8 +139,7 @@ class Topic:
                 raise ValueError(f"{self.path}: partition {partition!r}; there are 0 to {len(self._parts) - 1}")
             part = self._parts[partition]
             if part is None:
-                with _full_disk_told(self.path):
-                    part = OpenPartition(self._topics, self.path, partition, self._settings["index_interval"])
+                part = OpenPartition(self._topics, self.path, partition, self._settings["index_interval"])
                 self._parts[partition] = part
             return part
 
@@ -422,12 +420,11 @@ class Topics(AsyncClosable):
             if found is not None and (partitions is None or partitions == found.partitions):
                 return found
             path = self.path / name
-            if self.read_only and not path.is_dir():
+            if self.read_only and not files.is_directory(path):
                 raise LogNotFound(f"{path}: no such topic; there are {', '.join(self.topics()) or 'none'}")
             given = {} if partitions is None else {"partitions": partitions}
             default = {"partitions": _count_partitions(path), "index_interval": INDEX_INTERVAL}
-            with _full_disk_told(path):
-                settings = settle(path, Partition(0), given, default, _checked, read_only=self.read_only)
+            settings = settle(path, Partition(0), given, default, _checked, read_only=self.read_only)
             if found is None:
                 found = self._open[name] = Topic(self, name, settings)
             with found._lock:
@@ -437,7 +434,7 @@ class Topics(AsyncClosable):
     def topics(self) -> list[str]:
         """The names of the topics that are there."""
         found: list[str] = []
-        for path in sorted(self.path.iterdir()) if self.path.is_dir() else []:
+        for path in sorted(files.children(self.path)) if files.is_directory(self.path) else []:
             with contextlib.suppress(InvalidTopic):  # some other directory
                 if _is_topic(path):
                     found.append(check_topic(path.name))
@@ -482,17 +479,6 @@ class Topics(AsyncClosable):
         return f"Topics({str(self.path)!r}{', closed' if self._closed else ''})"
 
 
-@contextlib.contextmanager
-def _full_disk_told(path: Path) -> Iterator[None]:
-    """What the system says of a full disk, as this package's error."""
-    try:
-        yield
-    except OSError as error:
-        if files.is_full(error) and not isinstance(error, PenstockError):
-            raise DiskFull(path, 0) from error
-        raise
-
-
 def _send_by(socket: sockets.socket, path: Path, start: int, end: int) -> int:
     with files.opened(path) as fd:
         for at in range(start, end, _SEND_BYTES):
@@ -511,14 +497,18 @@ def _is_topic(path: Path) -> bool:
         found = metadata.load(path)
         if found is not None:
             return bool(found["format"] == fmt.NAME)
-        return any(fmt.parse(file.name) for file in path.iterdir())
+        return any(fmt.parse(file.name) for file in files.children(path))
     except (NotALog, OSError):
         return False  # no directory, or nothing of ours
 
 
 def _count_partitions(path: Path) -> int:
     """How many partitions the files of a topic without settings show; 1 for a new one."""
-    found = {place: file for file in path.iterdir() if (place := fmt.parse(file.name))} if path.is_dir() else {}
+    found = (
+        {place: file for file in files.children(path) if (place := fmt.parse(file.name))}
+        if files.is_directory(path)
+        else {}
+    )
     count = max((place.partition for place in found), default=0) + 1
     if count > MAX_PARTITIONS and metadata.load(path) is None:
         raise NotALog(f"{found[max(found)]}: a topic has at most {MAX_PARTITIONS} partitions; move this file away")
