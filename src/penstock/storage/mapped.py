@@ -93,9 +93,13 @@ class Mapped:
 
     def _refuse(self, need_bytes: int) -> NoReturn:
         overhead = self._log.fmt.SPEC.overhead
+        if self._log.fmt.SPILLS:  # a file has room for the record behind its size to roll at, which is what can be set
+            step = "; open the channel with larger segment_bytes"
+        else:
+            step = f" with file_size={self._log.file_size}; create the log with a larger one"
         raise InvalidPayload(
             f"{self._log.path}: a record of {need_bytes - overhead} bytes does not fit a file: at most "
-            f"{self._log.directory.capacity - overhead} with file_size={self._log.file_size}; create the log with a larger one"
+            f"{self._log.directory.capacity - overhead}{step}"
         )
 
     def _attach(self, control: Control, now: Active) -> None:
