@@ -92,6 +92,8 @@ def _says_what_and_where(op: str, error: PenstockError) -> None:
         must(error.errno and error.filename, "an error names the file, and says what happened to it", op, error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         must(not full or isinstance(error, DiskFull | SyncFailed), "a full disk is told as one", op, error)
+        many = error.errno in (errno.EMFILE, errno.ENFILE)
+        must(not (many and isinstance(error, SyncFailed)), "a sync that was not tried did not fail", op, error)
 
 
 def _succeeds_no_more(made: Use) -> None:

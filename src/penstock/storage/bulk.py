@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock import kernel
-from penstock.errors import DiskFull, InvalidPayload, SyncFailed
+from penstock.errors import InvalidPayload, SyncFailed
 from penstock.kernel import Buffer, FrameSpec, Scan
 from penstock.storage import companion, files, growing, index, span
 from penstock.storage.buffered import Buffered
@@ -347,13 +347,12 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
         control.announce(now.end + need, now.next + count)
         try:
             _write(log, control, frames, now, batch)
-        except OSError as error:
-            growing.cut(log.path, log.fmt, now.segment, now.end, now.next - now.base)
-            control.settle(now.end, now.next)
-            if files.is_full(error):
-                raise DiskFull(log.directory.paths(now.segment).data, need) from error
+            span.guard_sync(log.directory, control, lambda: log.directory.sync(now.segment))
+        except OSError:
+            if not control.poison:  # else whoever opens the log next cuts it
+                growing.cut(log.path, log.fmt, now.segment, now.end, now.next - now.base)
+                control.settle(now.end, now.next)
             raise
-        span.guard_sync(log.directory, control, lambda: log.directory.sync(now.segment))
         control.set_last_us(frames.ends_us(batch))
         control.settle(now.end + need, now.next + count)
         control.mark_durable(Mark(now.segment, now.end + need, now.next + count))

@@ -23,11 +23,14 @@ from penstock.storage.segment import WriteSegment
 
 
 def guard_sync(directory: Directory, control: Control, sync: Callable[[], None]) -> None:
-    """A sync that fails poisons the log for every process: no later success may be reported on top of it."""
+    """A sync that fails poisons the log for every process: no later success may be reported on top of it. One for which no file could be
+    opened was not tried: it may be, later."""
     try:
         with directory.meters.syncing():
             sync()
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         control.set_poison(error.errno or errno.EIO)
         raise SyncFailed(directory.path, error.errno or errno.EIO) from error
 

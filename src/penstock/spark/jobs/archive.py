@@ -180,6 +180,8 @@ def _write(item: tuple[Piece, str]) -> _Written:
     piece, top = item
     try:
         return _Written(piece, tuple(written_by_day(piece, Path(top))))
+    except OSError:
+        raise  # storage that fails is no damage: the task is tried again
     except PenstockError as error:
         return _Written(piece, (), str(error))
 
