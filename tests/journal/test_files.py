@@ -422,6 +422,15 @@ def test_sessions_out_of_order(new: New, path: Path, monkeypatch: pytest.MonkeyP
     assert tree(path, *OWN) == before
 
 
+def test_a_place_for_earlier_files_to_which_none_came(new: New, path: Path) -> None:
+    """A power cut took their names, and left that of the directory which they were moved to."""
+    (path / "recovery" / "0").mkdir(parents=True)
+    with new() as j:
+        j.append(b"first")
+    with new() as j:
+        assert payloads(walked(j)) == [b"first"]
+
+
 def test_numbers_of_files_never_restart(new: New, path: Path) -> None:
     for i in range(4):
         with new() as j:

@@ -117,6 +117,26 @@ def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:
     assert states(seen[1]) - states(tied)
 
 
+def test_a_rename_that_is_on_the_disk_is_the_end_of_what_the_name_was_before(yard: Yard) -> None:
+    """Also where the directory that it was in was not synced: another name there may still be lost."""
+    top = yard.keep()
+    for name in ("a", "b"):
+        (top / name).mkdir(parents=True)
+    disk = Disk(top)
+    try:
+        for name in ("a/1", "a/2"):
+            (top / name).touch()
+            disk.look()
+        (top / "a/1").rename(top / "b/1")
+        disk.look()
+        disk.syncing((top / "b").stat().st_ino)()
+        moment = disk.moment(0, "sync", None)
+    finally:
+        disk.close()
+    assert moment.least().keys() == {"b/1"}
+    assert moment.now().keys() == {"b/1", "a/2"}
+
+
 def test_a_sync_is_of_what_was_there_when_it_began(yard: Yard) -> None:
     """Other threads go on meanwhile: what they write, and the files they make, may still be lost."""
     top = yard.keep()

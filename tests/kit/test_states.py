@@ -98,6 +98,18 @@ def test_a_second_kill_while_an_append_is_taken_back(yard: Yard, use: str) -> No
     assert tried.cases > 100
 
 
+def test_the_power_fails_while_files_are_moved_whose_names_a_killed_process_did_not_sync(yard: Yard) -> None:
+    """A journal's next open moves what it finds: the directory for that may be on the disk, and the files that were to go there not."""
+    kind, tried = USES["journal"], Tried()
+    made = [
+        crash for crash in kills(record(kind, ["reopen"], yard.keep(), done=0)).all if crash.moment.call == "create"
+    ]
+    for crash in made[-2:]:
+        tried.add(cut_recovery(yard, kind, crash, random.Random(SEED), f"pytest {__file__}"))
+    assert not tried.failures, tried.failures[0]
+    assert tried.cases > 100
+
+
 @pytest.mark.parametrize("use", ["queue", "sink"])
 def test_a_length_before_its_data_is_no_matter(yard: Yard, use: str) -> None:
     tried = try_workload(yard, use, USES[use].ops[:2], SEED, 40, lengths_in_order=False, done=0)

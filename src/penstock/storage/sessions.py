@@ -103,11 +103,14 @@ def set_aside(top: Path, fmt: Format) -> list[Path]:
     sweep(top)
     old = earlier(top)
     _check_numbers(top, [n for place in [*old, top] for n in segments(place, fmt)])
+    if old and not files.children(old[-1]) and not segments(top, fmt):
+        files.remove_tree(old.pop())  # nothing came into it: of what was to, a power cut took the names
     if old and not (old[-1] / _LOCK).exists():
         target = old[-1]
     elif segments(top, fmt):
         target = top / _PLACE / str(int(old[-1].name) + 1 if old else 0)
         Control(top / _LOCK).close()  # so that it is there, and is moved last, also where files are another's
+        files.sync_directory(top)  # whoever made these may have died before he synced their names
         files.make_directories(target, top)
         old.append(target)
     else:
@@ -120,7 +123,7 @@ def set_aside(top: Path, fmt: Format) -> list[Path]:
         files.remove(stray)  # of a file that was just made, or just deleted, when its process died
     for name in ("losses", "manifest"):
         _move(top / name, target)
-    for place in (target, target.parent, top):  # whoever made these may have died before he synced their names
+    for place in (target, target.parent, top):
         files.sync_directory(place)
     _move(top / _LOCK, target)
     for place in (target, top):

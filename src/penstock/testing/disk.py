@@ -100,12 +100,16 @@ class Disk:
         def done() -> None:
             if content is not None:
                 self._files[inode] = Versions.whole(content).then(self._files[inode].now)
-            left = []
-            for change in self._changes:
+            left: list[Change] = []
+            later: dict[int, set[str]] = {}
+            for change in reversed(self._changes):
                 if any(change is one for one in changes):  # equal ones may have been made since
-                    change.apply(self._synced)
-                else:
-                    left.append(change)
+                    for directory, names in change.names.items():
+                        later.setdefault(directory, set()).update(names)
+                elif (rest := change.without(later)).names:
+                    left.insert(0, rest)
+            for change in changes:
+                change.apply(self._synced)
             self._changes = left
 
         return done

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,11 @@ class Change:
                     here.pop(name, None)
                 else:
                     here[name] = inode
+
+    def without(self, later: Mapping[int, Collection[str]]) -> Change:
+        """But for names of which a later change is on the disk: what they were before is over."""
+        rest = {d: {n: i for n, i in names.items() if n not in later.get(d, ())} for d, names in self.names.items()}
+        return Change({directory: names for directory, names in rest.items() if names})
 
     def renumbered(self, numbers: Mapping[int, int]) -> Change:
         """The same where files and directories have other numbers."""
