@@ -265,8 +265,11 @@ def test_sleeping_reader_is_woken_by_a_roll_and_what_comes_after(path: Path) -> 
 
 
 def _asleep(pid: int) -> bool:
-    states = [(task / "stat").read_text().rsplit(") ", 1)[1][0] for task in Path(f"/proc/{pid}/task").iterdir()]
-    return set(states) == {"S"}
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        return {(task / "stat").read_text().rsplit(") ", 1)[1][0] for task in tasks.iterdir()} == {"S"}
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # a thread has just ended
 
 
 def test_stopped_writer_without_the_lock_holds_nobody_up(path: Path) -> None:
