@@ -174,13 +174,14 @@ for call in (
 @pytest.mark.parametrize("kind", OPENED)
 def test_too_many_open_files(tmp_path: Path, kind: str) -> None:
     """At each number of files that are too few, and then it works."""
-    first, before = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(first)
+    before, free = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(64)]
+    for fd in free:
+        os.close(fd)
     told: list[str] = []  # not the errors: they hold what was open
-    for more in range(64):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (first + more, before[1]))
+    for limit in free:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
         try:
-            with OPENED[kind](tmp_path / str(more)) as log:
+            with OPENED[kind](tmp_path / str(limit)) as log:
                 if isinstance(log, Topics):
                     log.topic("a").publish(b"some")
             break
