@@ -197,6 +197,66 @@ def test_too_many_open_files(tmp_path: Path, kind: str) -> None:
     assert all("raise the limit (`ulimit -n`)" in each or "a sync failed" in each for each in told)
 
 
+def put_into_queue(path: Path, *payloads: bytes) -> list[bytes]:
+    with Queue(path) as queue:
+        for payload in payloads:
+            queue.append(payload)
+        return [message.payload for message in queue.tailer()]
+
+
+def put_into_topic(path: Path, *payloads: bytes) -> list[bytes]:
+    with Topics(path) as topics:
+        topic = topics.topic("a")
+        for payload in payloads:
+            topic.publish(payload).wait()
+        return [message.payload for message in topic.tailer(partitions=[0])]
+
+
+@pytest.mark.parametrize("put", [put_into_queue, put_into_topic])
+def test_a_log_is_not_taken_for_empty_with_too_many_open_files(tmp_path: Path, put: Callable[..., list[bytes]]) -> None:
+    """Also where it is a directory that cannot be listed."""
+    before, free = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(64)]
+    for fd in free:
+        os.close(fd)
+    assert put(tmp_path / "log", b"first") == [b"first"]
+    refused = 0
+    for limit in free:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        try:
+            put(tmp_path / "log", b"then")
+            break
+        except StorageFailed:
+            refused += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert refused > 3
+    found = put(tmp_path / "log")
+    assert found[0] == b"first"
+    assert set(found[1:]) == {b"then"}  # once or more: an append may be done, and closing fail
+
+
+@pytest.mark.parametrize("name", ["lost+found", "2026"])
+def test_what_cannot_be_listed_is_an_error_unless_it_is_the_file_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / "seen").touch()
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if path.endswith(name):
+            raise PermissionError(errno.EACCES, "planted", path)
+        return real(path)
+
+    monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), "scandir": scandir}))
+    if name == "lost+found":
+        assert list(files.walk(tmp_path)) == ["seen"]
+    else:
+        with pytest.raises(StorageDenied) as told:
+            list(files.walk(tmp_path))
+        assert told.value.filename == str(tmp_path / name)
+
+
 def test_of_what_may_not_be_read() -> None:
     """Asked by somebody who is not root."""
     with tempfile.TemporaryDirectory() as made:  # below nothing that is hidden from others

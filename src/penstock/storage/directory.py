@@ -179,18 +179,20 @@ class Directory:
             files.remove(path)
 
     def remove_temporaries(self) -> None:
-        """Remove what a process that died was making. Nobody else may be here."""
+        """Remove what a process that died was making, or had ready. Nobody else may be here."""
         for top in {self.path, self.own}:
             for name in list(files.walk(top)):
                 # The settings are written before anybody has a lock, so another process may be at it just now.
-                if name.endswith(".tmp") and self._is_ours(name):
+                if (name.endswith(".tmp") and self._is_ours(name)) or (top == self.path and self._stands_ready(name)):
                     files.remove(top / name)
-        self.remove_prepared()
 
     def remove_prepared(self) -> None:
         for name in list(files.walk(self.path)):
-            if name.endswith(".next") and not name.startswith("cursors/") and self._is_ours(name):
+            if self._stands_ready(name):
                 files.remove(self.path / name)
+
+    def _stands_ready(self, name: str) -> bool:
+        return name.endswith(".next") and not name.startswith("cursors/") and self._is_ours(name)
 
     def _is_ours(self, name: str) -> bool:
         """Whether a temporary file is the log's: what else lies in its directory is none of our business."""

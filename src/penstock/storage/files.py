@@ -517,13 +517,27 @@ def copy_range(source: Path, start: int, end: int, target: Path) -> None:
 
 
 def walk(top: Path) -> Iterator[str]:
-    """Paths of all files below `top`, relative to it, with `/` between the parts."""
-    above = len(os.fspath(top))
-    for directory, names, found in os.walk(top):
-        names.sort()
-        within = directory[above:].replace(os.sep, "/").lstrip("/")
-        for name in sorted(found):
-            yield f"{within}/{name}" if within else name
+    """Paths of all files below `top`, relative to it, with `/` between the parts. What cannot be listed is an error, or a log would
+    seem to have nothing there; but for what a file system keeps for itself, where a log has one of its own."""
+    stack = [("", os.fspath(top))]
+    while stack:
+        within, directory = stack.pop()
+        try:
+            with os.scandir(directory) as found:
+                entries = sorted((entry.name, entry) for entry in found)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            if within == "lost+found/" and isinstance(error, PermissionError):
+                continue
+            tell(error, Path(directory))
+        below = []
+        for name, entry in entries:
+            if not entry.is_dir():
+                yield within + name
+            elif not entry.is_symlink():
+                below.append((f"{within}{name}/", entry.path))
+        stack += reversed(below)
 
 
 def walk_below(top: Path, place: Path) -> Iterator[str]:
@@ -639,11 +653,19 @@ def now_us() -> int:
 
 def boot_id() -> bytes:
     """Sixteen bytes that change with every boot of the machine."""
+    if told := _boot_id_told():
+        return told
+    booted = int(time.time() - time.monotonic()) // 60  # by the minute: the two clocks drift apart
+    return booted.to_bytes(16, "little")
+
+
+@functools.cache
+def _boot_id_told() -> bytes:
+    """As the system says it; empty if it does not. No process lives in two boots."""
     try:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
     except (OSError, ValueError):
-        booted = int(time.time() - time.monotonic()) // 60  # by the minute: the two clocks drift apart
-        return booted.to_bytes(16, "little")
+        return b""
 
 
 def filesystem(path: Path) -> str:
@@ -655,11 +677,12 @@ def filesystem(path: Path) -> str:
     except OSError:
         return ""
     for line in mounts:
-        left, _, right = line.partition(" - ")
-        point = left.split()[4].encode().decode("unicode_escape")
+        point = line.split(" ", 5)[4]
+        if "\\" in point:
+            point = point.encode().decode("unicode_escape")
         inside = point == "/" or real == point or real.startswith(point + "/")
         if inside and len(point) >= len(best):
-            best, kind = point, right.split()[0]
+            best, kind = point, line.partition(" - ")[2].split()[0]
     return kind
 
 

@@ -12,6 +12,7 @@ import mmap
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
@@ -78,13 +79,26 @@ class SegmentPaths:
     """Where the files of a segment lie."""
 
     def __init__(self, top: Path, fmt: Format, segment: int) -> None:
-        self.name = name = fmt.name(segment)  # the data file's, within the log's directory
-        self.data = top / name
-        self.times = top / fmt.beside(name, ".time")
-        self.index = top / fmt.beside(name, ".index")
+        self.name = fmt.name(segment)  # the data file's, within the log's directory
         self.indexed = fmt.INDEXED
-        packed = fmt.compressed_name(segment)
-        self.packed = top / packed if packed else None
+        self._top, self._fmt, self._segment = top, fmt, segment
+
+    @cached_property
+    def data(self) -> Path:
+        return self._top / self.name
+
+    @cached_property
+    def times(self) -> Path:
+        return self._top / self._fmt.beside(self.name, ".time")
+
+    @cached_property
+    def index(self) -> Path:
+        return self._top / self._fmt.beside(self.name, ".index")
+
+    @cached_property
+    def packed(self) -> Path | None:
+        name = self._fmt.compressed_name(self._segment)
+        return self._top / name if name else None
 
     def sync_names(self) -> None:
         """Put the names of its files on the disk, and those of the directories that they are in, up to the log's: whoever made one of

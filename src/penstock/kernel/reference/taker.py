@@ -94,7 +94,9 @@ class Taker:
     def _commit(self, out: Any, size: int, end: int) -> Any:
         """Counted and remembered first, so that whoever is interrupted here can put right what was done of it."""
         self.count += 1
-        self._remembered.appendleft((self.count, threading.get_ident(), self._reader.sequence, (end - size) % 2**64, end))
+        self._remembered.appendleft(
+            (self.count, threading.get_ident(), self._reader.sequence, (end - size) % 2**64, end)
+        )
         self._version += 1
         self._reader._step(size)
         self.mark(end)
