@@ -21,13 +21,15 @@ from penstock.demo.words import told
 from tests.demo.results import result
 
 Run = tuple[run.Result, str]
+# As `python -m penstock.demo`, with fewer micro-batches: each takes Spark a second or two, however few records it has.
+FEWER = "import sys; from penstock.demo import command, run; run._BATCHES = 4; sys.exit(command.main())"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pip install 'penstock[spark]'")
 def test_every_record_comes_through_a_killed_driver_exactly_once(tmp_path: Path) -> None:
     top = tmp_path / "work"
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "penstock.demo", "--records", "6000", "--dir", str(top)],
+        [sys.executable, "-W", "error", "-c", FEWER, "--records", "6000", "--dir", str(top)],
         capture_output=True,
         text=True,
         timeout=280,

@@ -96,7 +96,7 @@ def test_reader_that_died_asleep_costs_nobody_anything(path: Path) -> None:
 
 def test_campaign_of_random_kills(tmp_path: Path) -> None:
     """Four writers and two readers, killed and replaced: see tests/torture.py."""
-    kills = 40 if SLOW else 200
+    kills = 40 if SLOW else 80
     seed = int(os.environ.get("PENSTOCK_SEED", time.time()))
     result = torture.campaign(tmp_path, kills, seed)
     again = f"python -m tests.torture --kills {kills} --seed {seed}"
