@@ -6,6 +6,9 @@ import ast
 import inspect
 import itertools
 import random
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -95,13 +98,19 @@ def test_what_was_synced_and_what_is_are_among_the_contents_of_a_file(yard: Yard
     assert changed > 20
 
 
-def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:
-    """Before it each may be lost without the other; so the moment after it does not have every state of the one before."""
+@contextmanager
+def two_directories(yard: Yard) -> Iterator[tuple[Path, Disk]]:
+    """a and b, on the disk and watched."""
     top = yard.keep()
     for name in ("a", "b"):
         (top / name).mkdir(parents=True)
-    disk = Disk(top)
-    try:
+    with closing(Disk(top)) as disk:
+        yield top, disk
+
+
+def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:
+    """Before it each may be lost without the other; so the moment after it does not have every state of the one before."""
+    with two_directories(yard) as (top, disk):
         seen = []
         for name in ("a/1", "b/2"):
             (top / name).write_bytes(b"x")
@@ -110,8 +119,6 @@ def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:
         (top / "a/1").rename(top / "b/1")
         disk.look()
         tied = disk.moment(2, "rename", None)
-    finally:
-        disk.close()
     assert seen[1].includes(seen[0])
     assert not tied.includes(seen[1])
     assert states(seen[1]) - states(tied)
@@ -119,11 +126,7 @@ def test_a_rename_between_directories_ties_their_changes(yard: Yard) -> None:
 
 def test_a_rename_that_is_on_the_disk_is_the_end_of_what_the_name_was_before(yard: Yard) -> None:
     """Also where the directory that it was in was not synced: another name there may still be lost."""
-    top = yard.keep()
-    for name in ("a", "b"):
-        (top / name).mkdir(parents=True)
-    disk = Disk(top)
-    try:
+    with two_directories(yard) as (top, disk):
         for name in ("a/1", "a/2"):
             (top / name).touch()
             disk.look()
@@ -131,8 +134,6 @@ def test_a_rename_that_is_on_the_disk_is_the_end_of_what_the_name_was_before(yar
         disk.look()
         disk.syncing((top / "b").stat().st_ino)()
         moment = disk.moment(0, "sync", None)
-    finally:
-        disk.close()
     assert moment.least().keys() == {"b/1"}
     assert moment.now().keys() == {"b/1", "a/2"}
 

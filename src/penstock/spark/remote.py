@@ -238,8 +238,7 @@ class RemoteView(View):
 def _last_mark(page: Path) -> Mark | None:
     """What is known, with a checksum, to have been written when the log was copied."""
     with suppress(FileNotFoundError, NotALog), closing(Control(page, read_only=True)) as control:
-        marks = [mark for mark in (control.clean, control.durable) if mark]
-        return max(marks, key=lambda mark: (mark.segment, mark.end), default=None)
+        return control.last_mark
     return None
 
 

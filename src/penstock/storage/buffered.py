@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from penstock import kernel
 from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed, storage_failed
@@ -25,8 +25,6 @@ from penstock.storage.growing import GrowingSegment
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.segment import Format
 from penstock.storage.span import guard_sync, list_rolled
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ class Buffered:
     def explained(self, error: BaseException) -> BaseException:
         """The same for an error that is not raised here."""
         if isinstance(error, OSError) and not isinstance(error, PenstockError):
-            if error.errno in _FULL:
+            if files.is_full(error):
                 return DiskFull(self._log.path, 0)
             return SyncFailed(self._log.path, error.errno or errno.EIO)
         if isinstance(error, ValueError) and not isinstance(error, PenstockError):

@@ -358,6 +358,11 @@ class Control:
     def mark_durable(self, mark: Mark) -> None:
         self._store_mark(_DURABLE_AT, mark)
 
+    @property
+    def last_mark(self) -> Mark | None:
+        """The later of the two marks: so far at least the log goes, with a checksum."""
+        return max((m for m in (self.clean, self.durable) if m), key=lambda m: (m.segment, m.end), default=None)
+
     def count_sync(self) -> int:
         """The number of this sync. Under the lock only."""
         n = self.page.load(_SYNCS_AT)

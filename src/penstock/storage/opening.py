@@ -109,13 +109,13 @@ class _Known(NamedTuple):
 
 def _known(directory: Directory, control: Control, manifest: Manifest, *, same: bool) -> _Known:
     """In its own boot the page is right, once what was under way when its writers died is finished; else its marks are."""
-    clean, durable = control.clean, control.durable
+    clean = control.clean
     if same:
         finish_appends(directory, control, manifest)
         now = control.active()
         floor = Mark(now.segment, now.end, now.next)
         return _Known(floor, exact=True, how="clean" if clean == floor else "same boot")
-    last = max((m for m in (clean, durable) if m), key=lambda m: (m.segment, m.end), default=None)
+    last = control.last_mark
     exact = clean is not None and clean == last and _ends_at(directory, clean)
     return _Known(last, exact, how="clean" if exact else "new boot")
 

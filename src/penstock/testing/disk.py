@@ -27,10 +27,11 @@ class Disk:
         self._top = top.stat().st_ino
         if left_by is not None:
             self._go_on(left_by)
+            self.look()
+            return
         self.look()
-        if left_by is None:
-            self._files = {inode: Versions.whole(versions.now) for inode, versions in self._files.items()}
-            self._synced, self._changes = dict(self._now), []
+        self._files = {inode: Versions.whole(versions.now) for inode, versions in self._files.items()}
+        self._synced, self._changes = dict(self._now), []
 
     def _go_on(self, moment: Moment) -> None:
         """By the numbers that files and directories have here. What has no name any more may get it back by a power cut."""
