@@ -91,7 +91,7 @@ def _says_what_and_where(op: str, error: PenstockError) -> None:
     if isinstance(error, OSError):
         must(error.errno and error.filename, "an error names the file, and says what happened to it", op, error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        must(not full or isinstance(error, DiskFull | SyncFailed), "a full disk is told as one", op, error)
+        must(not full or isinstance(error, DiskFull), "a full disk is told as one, and is no failed sync", op, error)
         many = error.errno in (errno.EMFILE, errno.ENFILE)
         must(not (many and isinstance(error, SyncFailed)), "a sync that was not tried did not fail", op, error)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock import DiskFull, Flush, LogBusy, Queue, Roll, SyncFailed
-from penstock.storage import files
+from penstock.storage import files, notes
 from penstock.storage.directory import Directory
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
@@ -569,6 +569,26 @@ def test_a_file_that_was_sealed_meanwhile_and_is_gone_is_no_failed_sync(
             raise FileNotFoundError
         with pytest.raises(FileNotFoundError), log._unless_gone(control, control.active().segment):
             raise FileNotFoundError
+
+
+def test_a_disk_too_full_to_seal_a_file_is_no_failed_sync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some file systems need room even for what replaces bytes that are there."""
+    monkeypatch.setattr(Janitor, "serve", lambda self, log: setattr(self, "_log", log))
+
+    def full(*_: object) -> None:
+        raise DiskFull("planted", 0)
+
+    with Queue(path, file_size=8192) as q:
+        log = q._open_log()
+        while not log.finished():
+            q.append(b"x" * 1000)
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(notes, "forget_all", full)
+            with pytest.raises(DiskFull, match="planted"):
+                log.seal_finished()
+        before = q.append(b"y")
+        assert q.sync() == before + 1
+        assert log.seal_finished() == 1
 
 
 def no_descriptor() -> OSError:

@@ -103,6 +103,27 @@ def test_of_a_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told.value.filename == str(file.parent)
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_sync_that_finds_no_room_is_no_full_disk(
+    file: Path, fds: dict[int, int], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written before may be gone: nobody may be told that nothing was changed."""
+
+    def full(*_: object) -> None:
+        raise OSError(code, "planted")
+
+    monkeypatch.setattr(files, "os", SimpleNamespace(**{**vars(os), "fdatasync": full, "fsync": full}))
+    for call, where in (
+        (lambda: files.sync(fds[os.O_RDONLY]), file),
+        (lambda: files.sync_directory(file.parent), file.parent),
+    ):
+        with pytest.raises(StorageFailed, match="planted; look at") as told:
+            call()
+        assert (told.value.errno, told.value.filename) == (code, str(where))
+        assert not isinstance(told.value, DiskFull)
+        assert not files.is_full(told.value)
+
+
 def test_of_one_that_is_closed() -> None:
     with pytest.raises(OSError) as told:
         files.read(-1, 0, 1)

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Concatenate, Final, NoReturn, ParamSpec, TypeVar
 
-from penstock.errors import NotALog, PenstockError, SyncFailed, storage_failed
+from penstock.errors import NotALog, PenstockError, StorageFailed, SyncFailed, storage_failed
 
 # No futex, robust mutex or fallocate: what a machine without them does. Tests run everything both ways.
 PORTABLE: Final = os.environ.get("PENSTOCK_PORTABLE", "") not in ("", "0") or sys.platform != "linux"
@@ -193,7 +193,7 @@ def size(fd: int) -> int:
 def is_full(error: BaseException) -> bool:
     """Whether this says that the disk, or the user's share of it, is full. A sync that fails for that is a failed sync."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return full and not isinstance(error, SyncFailed)
+    return full and not isinstance(error, StorageFailed | SyncFailed)
 
 
 @_telling
@@ -360,13 +360,26 @@ def duplicate(fd: int) -> int:
     return os.dup(fd)
 
 
+@contextmanager
+def _syncing(where: int | Path) -> Iterator[None]:
+    """No room now is not DiskFull: what was written before may be gone."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            path = name_of(where) if isinstance(where, int) else where
+            raise StorageFailed(path, error.errno or errno.EIO, error.strerror or "") from error
+        raise
+
+
 @_telling
 def sync(fd: int) -> None:
     """The file's data, and what is needed to read it back, is on the disk when this returns."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(fd)
+    with _syncing(fd):
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
 
 
 @_telling
@@ -374,7 +387,8 @@ def sync_directory(path: Path) -> None:
     """The names in a directory are on the disk when this returns."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        with _syncing(path):
+            os.fsync(fd)
     finally:
         os.close(fd)
 

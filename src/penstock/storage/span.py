@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock import kernel
-from penstock.errors import SyncFailed
+from penstock.errors import DiskFull, SyncFailed
 from penstock.storage import growing
 from penstock.storage.control import Active, Control, Dirty, Mark
 from penstock.storage.damage import Place
@@ -24,10 +24,12 @@ from penstock.storage.segment import WriteSegment
 
 def guard_sync(directory: Directory, control: Control, sync: Callable[[], None]) -> None:
     """A sync that fails poisons the log for every process: no later success may be reported on top of it. One for which no file could be
-    opened was not tried: it may be, later."""
+    opened, or for which there was no room to write what belongs before it, was not tried: it may be, later."""
     try:
         with directory.meters.syncing():
             sync()
+    except DiskFull:
+        raise
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
