@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from penstock import CorruptRecord, Loss, Queue, ReadOnly, RecordGone, Retention, Roll
+from penstock import CorruptRecord, DiskFull, Loss, Queue, ReadOnly, RecordGone, Retention, Roll
 from penstock.kernel import NAME
 from penstock.storage import files, reader, retention
+from penstock.storage.janitor import Janitor
+from penstock.storage.log import Log
 from tests.support import data_files, until
 
 SLOW = NAME == "reference"
@@ -45,6 +47,26 @@ def tens(path: Path) -> Queue:
 
 
 # ---- what goes ----
+
+
+@pytest.mark.parametrize("full", ["prepare_next", "seal_finished"])
+def test_the_background_makes_room_on_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
+    """There is none for the next file, or to put the last ones in order: then it is needed most that old ones go."""
+
+    def no_room(*_: object) -> int:
+        raise DiskFull("planted", 0)
+
+    monkeypatch.setattr(Janitor, "serve", lambda self, log: setattr(self, "_log", log))
+    with Queue(path, file_size=8192, roll=Roll.count(10), retention=ALL) as q:
+        fill(q, 35)
+        assert q._janitor is not None
+        q._open_log().seal_finished()
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(Log, full, no_room)
+            q._janitor._again = full == "prepare_next"
+            with pytest.raises(DiskFull, match="planted"):
+                q._janitor._turn()
+        assert q.first_sequence == 30
 
 
 def test_nothing_goes_without_a_policy(tens: Queue) -> None:

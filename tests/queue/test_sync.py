@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import DiskFull, Flush, LogBusy, Queue, Roll, SyncFailed
+from penstock import DiskFull, Flush, LogBusy, NotALog, Queue, Roll, StorageDenied, SyncFailed
 from penstock.storage import files, notes
 from penstock.storage.directory import Directory
 from penstock.storage.janitor import Janitor
@@ -571,20 +571,23 @@ def test_a_file_that_was_sealed_meanwhile_and_is_gone_is_no_failed_sync(
             raise FileNotFoundError
 
 
-def test_a_disk_too_full_to_seal_a_file_is_no_failed_sync(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some file systems need room even for what replaces bytes that are there."""
+@pytest.mark.parametrize("error", [DiskFull("planted", 0), StorageDenied("planted", errno.EACCES)])
+def test_a_file_that_cannot_be_sealed_now_is_no_failed_sync(
+    path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """Some file systems need room even for what replaces bytes that are there; and somebody may have changed the permissions of a file."""
     monkeypatch.setattr(Janitor, "serve", lambda self, log: setattr(self, "_log", log))
 
-    def full(*_: object) -> None:
-        raise DiskFull("planted", 0)
+    def refuse(*_: object) -> None:
+        raise error
 
     with Queue(path, file_size=8192) as q:
         log = q._open_log()
         while not log.finished():
             q.append(b"x" * 1000)
         with monkeypatch.context() as meanwhile:
-            meanwhile.setattr(notes, "forget_all", full)
-            with pytest.raises(DiskFull, match="planted"):
+            meanwhile.setattr(notes, "forget_all", refuse)
+            with pytest.raises(type(error), match="planted"):
                 log.seal_finished()
         before = q.append(b"y")
         assert q.sync() == before + 1
@@ -609,6 +612,22 @@ def test_a_flush_that_could_not_be_tried_is_tried_again(path: Path, monkeypatch:
     with Queue(path, file_size=8192, flush=Flush.batch(interval_s=0.001)) as q:
         q.append(b"0")
         until(lambda: q.durable_sequence == 1, "it is synced")
+
+
+def test_the_background_goes_on_after_an_error_of_ours(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is none of the system's: the flush policy is still kept."""
+    met = threading.Event()
+
+    def prepare_next(self: Log) -> None:
+        met.set()
+        raise NotALog("planted")
+
+    monkeypatch.setattr(Log, "prepare_next", prepare_next)
+    with Queue(path, file_size=8192, flush=Flush.batch(interval_s=0.001)) as q:
+        q.append(b"0")
+        assert met.wait(60)
+        q.append(b"1")
+        until(lambda: q.durable_sequence == 2, "it is synced")
 
 
 def test_what_is_appended_while_the_background_fails_is_flushed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

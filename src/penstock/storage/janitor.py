@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from penstock.errors import FilesMissing, LogClosed, PenstockError, SyncFailed
+from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed
 from penstock.options import Flush
 from penstock.storage.log import Log
 
@@ -98,12 +98,10 @@ class Janitor(threading.Thread):
                 self._turn()
             except LogClosed:
                 return
-            except SyncFailed:
-                pass  # the log is poisoned: every append and sync says so
-            except FilesMissing:
-                pass  # the append that leaves the segment says so
-            except OSError:
-                pass  # nothing is lost by not looking ahead; the append that needs it meets the error itself
+            except (PenstockError, OSError):
+                # Nothing is lost by not looking ahead; the append that needs it meets the error itself. A failed sync has poisoned the log:
+                # every append and sync says so, and its close.
+                pass
             self._close_dropped()
 
     def _timeout_s(self) -> float | None:
@@ -117,17 +115,28 @@ class Janitor(threading.Thread):
         log.writable()
         try:
             self._flush_if_due(log)
-            log.prepare_next()
-            sealed = log.seal_finished(self._together)
-            if self._tidy is not None and (sealed or self._again or self._every_s is not None):
-                self._again = False
-                self._tidy(log)
+            try:
+                log.prepare_next()
+            finally:  # also if there is no room for another file: this may make some
+                self._put_in_order(log)
         finally:
             log.notify_at(min(log.prepare_at(), self._flush_at(log)))
             # An append between looking and setting notify_at would go unseen, so look once more; but not in vain.
             behind = log.next_sequence > log.durable_sequence and not log.writable().poison
             if self._flush.kind == "batch" and self._due_s is None and behind:
                 self.wake()
+
+    def _put_in_order(self, log: Log) -> None:
+        sealed, full = 0, None
+        try:
+            sealed = log.seal_finished(self._together)
+        except DiskFull as error:
+            full = error  # those that are sealed may go all the same
+        if self._tidy is not None and (sealed or full or self._again or self._every_s is not None):
+            self._again = False
+            self._tidy(log)
+        if full is not None:
+            raise full
 
     def _flush_if_due(self, log: Log) -> None:
         if self._flush.kind != "batch":

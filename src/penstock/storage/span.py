@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock import kernel
-from penstock.errors import DiskFull, SyncFailed
+from penstock.errors import DiskFull, StorageDenied, SyncFailed
 from penstock.storage import growing
 from penstock.storage.control import Active, Control, Dirty, Mark
 from penstock.storage.damage import Place
@@ -28,7 +28,7 @@ def guard_sync(directory: Directory, control: Control, sync: Callable[[], None])
     try:
         with directory.meters.syncing():
             sync()
-    except DiskFull:
+    except (DiskFull, StorageDenied):
         raise
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
