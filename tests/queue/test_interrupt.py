@@ -67,6 +67,29 @@ def in_another_thread(q: Queue) -> None:
     assert done.wait(20), "the lock was left behind"
 
 
+def test_who_waits_for_the_lock_can_be_interrupted(path: Path) -> None:
+    """Its holder may be stopped for good."""
+    held, may_go = threading.Event(), threading.Event()
+    with Queue(path) as q:
+
+        def hold() -> None:
+            with q._open_log().locked():
+                held.set()
+                may_go.wait(20)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        try:
+            assert held.wait(20)
+            assert interrupted(lambda: q.append(b"x"), 0.1)
+            assert holder.is_alive()
+        finally:
+            may_go.set()
+            holder.join()
+        assert q.append(b"y") == 0
+        in_another_thread(q)
+
+
 def test_the_lock_is_never_left_behind(path: Path) -> None:
     """Every call here takes the lock from Python: syncs, rolls and appends that find no room."""
     times = 0

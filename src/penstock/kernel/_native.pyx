@@ -105,7 +105,7 @@ cdef extern from "writer.h" nogil:
     uint64_t ps_resync(ps_spec s, const uint8_t *buf, uint64_t start, uint64_t anchor)
     int ps_mutex_init(ps_control *c)
     int ps_lock_try(ps_control *c)
-    int ps_lock_wait(ps_control *c)
+    int ps_lock_nap(ps_control *c)
     void ps_unlock(ps_control *c)
     int ps_bell_wait(ps_control *c, uint32_t seen, double timeout_s)
     void ps_bell_ring(ps_control *c)

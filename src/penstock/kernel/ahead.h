@@ -70,11 +70,7 @@ static int ps_write_zeros(int fd, uint64_t at, uint64_t end) {
 static int ps_ahead_publish(ps_ahead *a, uint64_t allocated, uint64_t entries) {
     int rc;
     do {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 1000000;
-        if (until.tv_nsec >= 1000000000) { until.tv_sec++; until.tv_nsec -= 1000000000; }
-        rc = ps_owned(a->ctl, pthread_mutex_timedlock(&a->ctl->lock.mutex, &until));
+        rc = ps_owned(a->ctl, ps_mutex_within(&a->ctl->lock.mutex, 1000000));
     } while (rc == ETIMEDOUT && !PS_LOAD(&a->paused));
     if (rc) return 0;
     int same = a->ctl->turn == a->turn;

@@ -62,16 +62,19 @@ cdef class ControlPage:
                 raise OSError(rc, "cannot make a robust mutex")
 
     def lock(self):
-        """Take the lock. What an owner that died left behind shows as dirty_end != end; appends look for that."""
+        """Take the lock, unless a signal's handler raises meanwhile. What an owner that died left behind shows as dirty_end != end;
+        appends look for that."""
         cdef int rc
         self.must_write()
         if self.file_lock is not None:
             self.file_lock.acquire()
             return
         rc = ps_lock_try(self.c)
-        if rc == EBUSY:
+        while rc == EBUSY or rc == ETIMEDOUT:
             with nogil:
-                rc = ps_lock_wait(self.c)
+                rc = ps_lock_nap(self.c)
+            if rc == ETIMEDOUT:
+                PyErr_CheckSignals()
         if rc:
             raise OSError(rc, "the log's mutex cannot be taken")
 

@@ -121,27 +121,43 @@ static inline int ps_lock_try(ps_control *c) {
     return ps_owned(c, rc);
 }
 
+/* Take a mutex within so long, by a clock that nobody sets: with the other one a step back would be slept through. */
+static inline int ps_mutex_within(pthread_mutex_t *m, long ns) {
+#if PS_HAVE_ROBUST
+    struct timespec t;
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    const clockid_t clock = CLOCK_MONOTONIC;
+#else
+    const clockid_t clock = CLOCK_REALTIME;
+#endif
+    clock_gettime(clock, &t);
+    t.tv_nsec += ns;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    return pthread_mutex_clocklock(m, clock, &t);
+#else
+    return pthread_mutex_timedlock(m, &t);
+#endif
+#else
+    (void)ns;
+    return pthread_mutex_lock(m);
+#endif
+}
+
 /* Unlocking wakes one sleeper, and that one sees to the others. If it is killed before it has, while somebody who did not sleep has
  * the lock, the mutex no longer knows of them, and a free lock is slept for. So look again now and then. */
 #define PS_LOCK_NAP_NS 50000000
 
+/* Sleep for the lock, for no longer than a nap: 0, or ETIMEDOUT. */
+static int ps_lock_nap(ps_control *c) { return ps_owned(c, ps_mutex_within(&c->lock.mutex, PS_LOCK_NAP_NS)); }
+
 static int ps_lock_wait(ps_control *c) {
-#if PS_HAVE_ROBUST
     int rc;
-    do {
-        struct timespec t;
-        clock_gettime(CLOCK_REALTIME, &t);
-        t.tv_nsec += PS_LOCK_NAP_NS;
-        if (t.tv_nsec >= 1000000000) {
-            t.tv_nsec -= 1000000000;
-            t.tv_sec++;
-        }
-        rc = pthread_mutex_timedlock(&c->lock.mutex, &t);
-    } while (rc == ETIMEDOUT);
-    return ps_owned(c, rc);
-#else
-    return pthread_mutex_lock(&c->lock.mutex);
-#endif
+    do rc = ps_lock_nap(c); while (rc == ETIMEDOUT);
+    return rc;
 }
 
 static inline void ps_unlock(ps_control *c) { pthread_mutex_unlock(&c->lock.mutex); }
