@@ -462,3 +462,48 @@ def test_writing_the_manifest_anew_keeps_what_another_process_added_meanwhile(
     with Queue(path, verify_on_startup=True) as q:
         assert q.recovery.clean
         assert [m.sequence for m in q.tailer()] == list(range(count))
+
+
+APPEND = """
+import sys
+from penstock import LogBusy, Queue
+try:
+    with Queue(sys.argv[1]) as q:
+        print(q.append(b"from another container"))
+except LogBusy as busy:
+    print(busy)
+"""
+
+
+def in_another_container(path: Path) -> str:
+    """What a process says that numbers processes in its own way, as in a container of its own."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", APPEND, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    if "unshare" in done.stderr:
+        pytest.skip(f"needs root: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_who_has_other_numbers_for_threads_shares_no_mutex(path: Path) -> None:
+    """Two containers with one volume: a mutex would be let go by the death of a thread that only has its owner's number."""
+    with Queue(path) as q:
+        q.append(b"here")
+        said = in_another_container(path)
+        if files.PORTABLE or not kernel.ROBUST:
+            assert said == "1"
+        else:
+            assert "another PID namespace" in said
+            assert "PENSTOCK_PORTABLE=1" in said
+            assert q.append(b"still here") == 1
+    assert in_another_container(path) == "2"  # when nobody else has it open
+
+
+def test_temporary_names_are_not_those_of_another_container(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """There a process may have the same number, and its threads, too: one would write to a file that the other has put in its place."""
+    here = files.temporary(path)
+    assert files.temporary(path) == here
+    files._number_of.cache_clear()  # what a process of the same number would begin with
+    assert files.temporary(path) != here

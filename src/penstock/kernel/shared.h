@@ -56,7 +56,8 @@ typedef struct {
     } lock;
     uint64_t turn;         /* slots[turn & 1] is active; one store of it is a roll */
     uint64_t generation;   /* of the manifest file: bumped when it is rewritten */
-    uint8_t pad0[48];
+    uint64_t pid_namespace;    /* of all that may take the mutex: it knows its owner by a number that is another's elsewhere */
+    uint8_t pad0[40];
     uint32_t waiters;      /* somebody sleeps on the bell */
     uint32_t bell;         /* the futex: changes when sleepers are to look again */
     uint8_t pad1[56];

@@ -32,6 +32,7 @@ _KINDS: Final = {
 }
 
 _MARK: Final = struct.Struct("<QQQI")
+_NAMESPACE_AT: Final = 208
 _DURABLE_AT, _CLEAN_AT, _SPAN_AT, _SYNCS_AT, _FAILED_AT = 512, 576, 640, 704, 768
 
 
@@ -216,12 +217,19 @@ class Control:
         )
 
     def check_kind(self) -> None:
-        """Processes that lock in different ways must not write the same log at the same time."""
+        """Processes that lock in different ways must not write the same log at the same time. Nor those whose threads are numbered
+        differently: a mutex knows its owner by that number, and the death of another thread that has the same would let it go."""
         kind = _IDENTITY.unpack_from(self._map)[2]
         if kind != self._kind and not self.read_only:
             raise LogBusy(
                 f"{self.path}: the processes that have this log open take turns by {_KINDS.get(kind, 'another means')}, "
                 f"this one would by {_KINDS[self._kind]}; use the same kernel everywhere, or close it there first"
+            )
+        theirs, ours = self.page.load(_NAMESPACE_AT), files.pid_namespace()
+        if kind == _MUTEX and theirs != ours and theirs and ours and not self.read_only:
+            raise LogBusy(
+                f"{self.path}: the processes that have this log open are in another PID namespace, as those of another container "
+                "are; let the containers share one, set PENSTOCK_PORTABLE=1 in all of them, or close it there first"
             )
 
     def initialise(self, segment: int, base: int, end: int, next_: int, last_us: int, durable: Mark) -> None:
@@ -237,6 +245,7 @@ class Control:
         self.mark_durable(durable)
         self._store_mark(_CLEAN_AT, None)
         page.init_lock()
+        page.store(_NAMESPACE_AT, files.pid_namespace())
         device, inode = files.identity(self.fd)
         self._put(0, _IDENTITY.pack(_MAGIC, _VERSION, self._kind, files.boot_id(), device, inode))
         page.store(layout.READY, 1)

@@ -482,7 +482,13 @@ def make_directory(path: Path) -> None:
 
 def temporary(path: Path) -> Path:
     """The name of a file until it is whole: no other thread has the same."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
+    return path.with_name(f"{path.name}.{_number_of(os.getpid())}-{threading.get_native_id()}.tmp")
+
+
+@functools.lru_cache(maxsize=1)
+def _number_of(pid: int) -> int:
+    """Of this process, and of no other: one in another container may have the same pid."""
+    return int.from_bytes(os.urandom(6), "big")
 
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -680,6 +686,14 @@ def _boot_id_told() -> bytes:
         return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", ""))
     except (OSError, ValueError):
         return b""
+
+
+def pid_namespace() -> int:
+    """Which numbering of processes this one is in, each container has its own; 0 when the system does not say."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
 
 
 def filesystem(path: Path) -> str:
