@@ -91,6 +91,7 @@ class Buffered:
             with self._log.locked():
                 now = control.active()
                 if self.segment is None or self._turn != now.turn:
+                    control.check_here()
                     self._attach(now)
                 elif code == ROLL:
                     self.go_on(control, now)
@@ -125,6 +126,7 @@ class Buffered:
 
     def go_on(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
+        control.check_here()
         with self._log.directory.meters.rolling():
             self._roll(control, now)
         self.has_rolled = True

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock import kernel
-from penstock.errors import LogBusy, LogClosed, NotALog, UnknownVersion
+from penstock.errors import FilesMissing, LogBusy, LogClosed, NotALog, UnknownVersion
 from penstock.kernel import layout
 from penstock.storage import files
 
@@ -230,6 +230,18 @@ class Control:
             raise LogBusy(
                 f"{self.path}: the processes that have this log open are in another PID namespace, as those of another container "
                 "are; let the containers share one, set PENSTOCK_PORTABLE=1 in all of them, or close it there first"
+            )
+
+    def check_here(self) -> None:
+        """Before anything is done by name: the directory may have been moved away, or replaced, and it would be done to another log."""
+        try:
+            here = files.identity(self.path) == files.identity(self.fd)
+        except (FileNotFoundError, NotADirectoryError):
+            here = False
+        if not here:
+            raise FilesMissing(
+                f"{self.path.parent}: moved, replaced or removed while the log was open here, so nothing was changed; "
+                "close it, and open it where it is now: what was appended is there"
             )
 
     def initialise(self, segment: int, base: int, end: int, next_: int, last_us: int, durable: Mark) -> None:

@@ -274,6 +274,7 @@ class Log:
         if self.closed:
             self.check_open()  # while we waited for it
         if control.dirty or control.span:
+            control.check_here()
             finish_appends(self.directory, control, self.manifest)
         return control
 
@@ -405,12 +406,13 @@ class Log:
             self._persisted_s = time.monotonic()
 
     def _sync_segments(self, control: Control, now: Active) -> None:
-        durable = control.durable
+        durable, seg = control.durable, self._standing_on(now)
+        if seg is None or not seg.names_synced or durable is None or durable.segment != now.segment:
+            control.check_here()
         if durable is None or durable.segment != now.segment:
             for info in self.finished().values():
                 if not info.sealed and (durable is None or info.id >= durable.segment) and info.id < now.segment:
                     self._sync_file(control, info.id)
-        seg = self._standing_on(now)
         if seg is not None:
             seg.sync()
         else:
@@ -460,6 +462,7 @@ class Log:
                 return
         new = self.fmt.next_id(now.segment, files.now_us())
         if not self.directory.is_prepared(new):
+            self.writable().check_here()
             made = self.directory.prepare(new)
             with self.locked() as control:
                 if control.active().segment == now.segment:
@@ -471,6 +474,7 @@ class Log:
         waiting = [s for s in self.finished().values() if not s.sealed]
         if len(waiting) < least:
             return 0
+        self.writable().check_here()
         if not self.fmt.GROWS:  # else sealing syncs all there is; and what is buffered need not hurry
             self.sync()
         for listed in sorted(waiting, key=lambda s: s.id):
@@ -506,6 +510,7 @@ class Log:
         with self.locked() as control:
             if unless(info):
                 return False
+            control.check_here()
             self.manifest.refresh(control.generation)
             self.manifest.retired(info)
         guard_sync(self.directory, control, self.manifest.sync)
@@ -546,6 +551,7 @@ class Log:
                     if not files.is_full(error):
                         raise  # a full disk only leaves the sealing to whoever opens the log next
                 self.sync()
+                self.control.check_here()
                 with self._sync_lock:
                     self._close_clean(self.control)
         finally:

@@ -104,6 +104,7 @@ class Mapped:
 
     def _attach(self, control: Control, now: Active) -> None:
         """Stand on the active segment. Under the lock."""
+        control.check_here()
         self.writer.detach()
         self.segment = None
         seg = self._log.directory.write(now.segment, now.base)
@@ -161,6 +162,7 @@ class Mapped:
 
     def go_on(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
+        control.check_here()
         with self._log.directory.meters.rolling():
             self._roll(control, now)
 

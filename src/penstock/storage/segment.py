@@ -222,7 +222,7 @@ class WriteSegment:
         self.paths = SegmentPaths(top, fmt, segment)
         self.file_size = file_size
         self._interval = interval
-        self._names_synced = False
+        self.names_synced = False  # here: a sync then asks for the file alone
         self._fds: list[int] = []
         try:
             self.data, self.header = self._open_data(fmt)
@@ -385,9 +385,9 @@ class WriteSegment:
     def sync(self) -> None:
         """The records are on the disk, and so is the file's name."""
         files.sync(self.fd)
-        if not self._names_synced:
+        if not self.names_synced:
             self.paths.sync_names()
-            self._names_synced = True
+            self.names_synced = True
 
     def __del__(self) -> None:
         self.close()  # a background thread may still be at work here when the log has gone on
