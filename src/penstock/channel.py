@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 from penstock import codecs
 from penstock.codecs import Codec
-from penstock.errors import InvalidOffset, LogBusy, LogClosed, ReadOnly, RecordGone, SyncFailed
+from penstock.errors import InvalidOffset, LogBusy, LogClosed, ReadOnly, RecordGone
 from penstock.formats import channel as fmt
 from penstock.formats.channel import Method
 from penstock.kernel import Buffer
@@ -535,7 +535,7 @@ class Channel(AsyncClosable, Generic[T]):
         assert log.control is not None
         assert offsets is not None
         if log.control.poison:
-            raise SyncFailed(self.path, log.control.poison)
+            raise log.failed(log.control.poison)
         guard_sync(log.directory, log.control, offsets.sync)
 
     def _sync_names(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from penstock import DiskFull, Flush, LogBusy, NotALog, Queue, Roll, StorageDenied, SyncFailed
 from penstock.storage import files, notes
+from penstock.storage.control import Mark
 from penstock.storage.directory import Directory
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
@@ -644,3 +645,56 @@ def test_what_is_appended_while_the_background_fails_is_flushed(path: Path, monk
         q.append(b"0")
         until(lambda: late == [1], "it was appended")
         until(lambda: q.durable_sequence == 2, "it is synced")
+
+
+# ---- what nobody was told of ----
+
+
+def failing_flush(path: Path, disk: Disk) -> Queue:
+    """A queue of which the background could not put the second record on the disk."""
+    q = Queue(path, file_size=8192, flush=Flush.batch(interval_s=0.001))
+    q.append(b"0")
+    until(lambda: q.durable_sequence == 1, "the first is synced")
+    disk.fail = lambda name: True
+    q.append(b"1")
+    until(lambda: q._open_log().writable().poison, "the sync failed")
+    disk.fail = lambda name: False
+    return q
+
+
+def test_close_tells_of_a_sync_that_failed_in_the_background(path: Path, disk: Disk) -> None:
+    q = failing_flush(path, disk)
+    with pytest.raises(SyncFailed):
+        q.close()
+    assert q.closed
+    q.close()
+    with Queue(path) as q:
+        assert records(q) == numbered([b"0", b"1"])
+
+
+@pytest.mark.parametrize("tell", [lambda q: q.append(b"2"), lambda q: q.sync()], ids=["append", "sync"])
+def test_close_is_silent_when_it_was_told(path: Path, disk: Disk, tell: Callable[[Queue], object]) -> None:
+    """Closing it is what whoever was told is to do."""
+    q = failing_flush(path, disk)
+    with pytest.raises(SyncFailed):
+        tell(q)
+    q.close()
+
+
+def test_close_is_silent_when_all_was_durable_before(path: Path, disk: Disk) -> None:
+    q = failing_flush(path, disk)
+    q._open_log().writable().mark_durable(Mark(q._open_log().active().segment, q._open_log().active().end, 2))
+    q.close()
+
+
+def test_close_tells_of_a_sync_that_failed_elsewhere(path: Path, disk: Disk) -> None:
+    """What was appended here is not on the disk either."""
+    with Queue(path, file_size=8192) as other:
+        q = Queue(path, file_size=8192)
+        q.append(b"0")
+        disk.fail = lambda name: True
+        with pytest.raises(SyncFailed):
+            other.sync()
+        disk.fail = lambda name: False
+        with pytest.raises(SyncFailed):
+            q.close()

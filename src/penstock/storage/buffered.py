@@ -52,6 +52,7 @@ class Owner(Protocol):
 
     def locked(self) -> AbstractContextManager[Control]: ...
     def writable(self) -> Control: ...
+    def failed(self, code: int) -> SyncFailed: ...
     @property
     def inherited(self) -> bool: ...
 
@@ -181,7 +182,7 @@ class Buffered:
         if isinstance(error, OSError) and not isinstance(error, PenstockError):
             if files.is_full(error):
                 return DiskFull(self._log.path, 0)
-            return SyncFailed(self._log.path, error.errno or errno.EIO)
+            return self._log.failed(error.errno or errno.EIO)
         if isinstance(error, ValueError) and not isinstance(error, PenstockError):
             how = (
                 "was opened before a fork; open it again in the child process" if self._log.inherited else "was closed"

@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeVar
 
 from penstock import kernel
-from penstock.errors import InvalidPayload, SyncFailed
+from penstock.errors import InvalidPayload
 from penstock.kernel import Buffer, FrameSpec, Scan
 from penstock.storage import companion, files, growing, index, span
 from penstock.storage.buffered import Buffered
@@ -185,7 +185,7 @@ def append(log: Log, parts: Sequence[Part], on_place: OnPlace, *, history: bool 
     with log.mapped.growing, log.locked() as control:
         log.check_not_closing()
         if control.poison:
-            raise SyncFailed(log.path, control.poison)
+            raise log.failed(control.poison)
         done = _append_mapped(log, control, frames, on_place)
         control.page.ring()
     log.on_work()
@@ -336,7 +336,7 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
     with log.locked() as control:
         log.check_not_closing()
         if control.poison:
-            raise SyncFailed(log.path, control.poison)
+            raise log.failed(control.poison)
         now = control.active()
         empty = log.fmt.HEADER_BYTES + len(log.directory.begin_with())
         if now.end + need > log.file_size and now.end > empty:

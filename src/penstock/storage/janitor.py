@@ -114,11 +114,12 @@ class Janitor(threading.Thread):
         assert log is not None
         log.writable()
         try:
-            self._flush_if_due(log)
-            try:
-                log.prepare_next()
-            finally:  # also if there is no room for another file: this may make some
-                self._put_in_order(log)
+            with log.untold():
+                self._flush_if_due(log)
+                try:
+                    log.prepare_next()
+                finally:  # also if there is no room for another file: this may make some
+                    self._put_in_order(log)
         finally:
             log.notify_at(min(log.prepare_at(), self._flush_at(log)))
             # An append between looking and setting notify_at would go unseen, so look once more; but not in vain.

@@ -100,6 +100,7 @@ class Log:
         self.control: Control | None = None
         self.writing: Mapped | Buffered | None = None  # the write path; None when read-only
         self.recovery = Recovery()
+        self.told_failed = False  # whoever uses this object has been told that a sync failed
         self._static: Tail | None = None
         try:
             if still:
@@ -363,10 +364,28 @@ class Log:
         with self._sync_lock:
             self.check_open()
             if control.poison:
-                raise SyncFailed(self.path, control.poison)
+                raise self.failed(control.poison)
             if control.durable_next < wanted:
-                self._sync_all(control)
+                try:
+                    self._sync_all(control)
+                except SyncFailed:
+                    self.told_failed = True
+                    raise
         return self.durable_sequence
+
+    def failed(self, code: int) -> SyncFailed:
+        """To be raised: a sync failed, here or in another process."""
+        self.told_failed = True
+        return SyncFailed(self.path, code)
+
+    @contextmanager
+    def untold(self) -> Iterator[None]:
+        """What fails here is not told to whoever uses the log: then closing it does."""
+        told = self.told_failed
+        try:
+            yield
+        finally:
+            self.told_failed = told
 
     def sync_to(self, next_: int, timeout_s: float | None = None) -> None:
         """Put every record below `next_` on the disk. Callers that wait here meanwhile share the next sync."""
@@ -537,6 +556,7 @@ class Log:
                 self._close()
 
     def _close(self) -> None:
+        failed = self._fails_untold()
         try:
             if not self.read_only and self.control is not None and not self.control.poison:
                 if isinstance(self.writing, Buffered):
@@ -560,6 +580,16 @@ class Log:
                 if self.control is not None and not self.read_only:
                     self.control.page.ring()
                 self._let_go()
+        if failed:
+            raise self.failed(failed)
+
+    def _fails_untold(self) -> int:
+        """The error of a sync that failed in the background, or in another process, if it left something undone, and nobody knows; or 0."""
+        control, writing = self.control, self.writing
+        if control is None or writing is None or not control.poison or self.told_failed:
+            return 0
+        lost = isinstance(writing, Buffered) and writing.appends.lost > 0
+        return control.poison if lost or control.durable_next < control.active().next else 0
 
     def check_not_closing(self) -> None:
         if self._closing:

@@ -45,6 +45,7 @@ class Owner(Protocol):
     def locked(self) -> AbstractContextManager[Control]: ...
     def writable(self) -> Control: ...
     def check_not_closing(self) -> None: ...
+    def failed(self, code: int) -> SyncFailed: ...
 
 
 class Mapped:
@@ -73,7 +74,7 @@ class Mapped:
         """What an append cannot do by itself. The caller tries again afterwards."""
         control = self._log.writable()
         if code == POISONED:
-            raise SyncFailed(self._log.path, control.poison)
+            raise self._log.failed(control.poison)
         if need_bytes > self._log.directory.capacity:
             if records > 1:
                 raise BatchTooLong
@@ -207,7 +208,7 @@ class Mapped:
         with self.growing, self._log.locked() as control:
             self._log.check_not_closing()
             if control.poison:
-                raise SyncFailed(self._log.path, control.poison)
+                raise self._log.failed(control.poison)
             now = control.active()
             if now.next > now.base:
                 self.go_on(control, now)
