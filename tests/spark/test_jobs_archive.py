@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
@@ -20,7 +20,7 @@ from penstock.spark import listing
 from penstock.spark.history import History
 from penstock.spark.jobs import archive
 from penstock.storage import files
-from tests.spark.conftest import read, values, write
+from tests.spark.conftest import read, remove, values, write
 from tests.spark.test_jobs_verify import flip, segments
 
 SENT = [b"%05d" % i * 5 for i in range(6000)]
@@ -37,6 +37,14 @@ def contents(top: Path) -> dict[str, tuple[int, int]]:
 @pytest.fixture
 def to(tmp_path: Path) -> Path:
     return tmp_path / "archive"
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """In place of Spark: this process does the work of its tasks."""
+    job = importlib.import_module("penstock.spark.jobs.archive")
+    monkeypatch.setattr(job, "each", lambda spark, items, work, size: [work(item) for item in items])
+    return cast(SparkSession, None)
 
 
 @pytest.mark.parametrize("format", ["queue", "channel", "topic", "journal"])
@@ -199,6 +207,73 @@ def test_an_archive_that_is_not_whole_drops_nothing(spark: SparkSession, path: P
         archive(spark, path, to, drop=True)
     with pytest.raises(PySparkException, match="the archive's file cannot be read"):
         read(spark, path, archive=to).collect()
+
+
+@pytest.mark.parametrize("format", ["queue", "topic"])
+@pytest.mark.parametrize("records", [4000, 12_000])
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_log_that_was_made_anew_is_not_taken_for_the_archived_one(
+    here: SparkSession, path: Path, to: Path, format: str, records: int, drop: bool
+) -> None:
+    """Its offsets are the same, and none of its records were archived."""
+    write(path, format, SENT)
+    archive(here, path, to, drop=True)
+    remove(path)
+    write(path, format, [b"new %d" % i * 5 for i in range(records)])
+    before, firsts = contents(to), [s.base for s in segments(path)]
+    with pytest.raises(InvalidOption, match="another log's archive"):
+        archive(here, path, to, drop=drop)
+    assert contents(to) == before
+    assert [s.base for s in segments(path)] == firsts
+
+
+def test_the_archive_of_a_log_that_was_made_anew_is_not_read(here: SparkSession, path: Path, to: Path) -> None:
+    """Its segments end elsewhere, and no file of the archive lies within one."""
+    write(path, "queue", SENT)
+    archive(here, path, to)
+    remove(path)
+    write(path, "queue", [b"new %05d" % i * 5 for i in range(6000)])
+    live = segments(path)
+    for file in listing.load(to, find(path)[0]).files:
+        assert not any(s.base <= file.first and file.next <= s.next for s in live)
+    with pytest.raises(InvalidOption, match=r"another record \d+ of log"):
+        History(find(path)[0], str(to))
+
+
+def test_what_is_appended_and_archived_during_a_look_is_the_logs_own(
+    here: SparkSession, path: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, "queue", SENT)
+    archive(here, path, to)
+    real = listing.load
+
+    def load(top: Path, part: Part) -> listing.Listing:
+        monkeypatch.setattr(listing, "load", real)
+        with Queue(path) as q:
+            for _ in range(40):
+                q.append_batch(SENT[:100])
+        archive(here, path, to)
+        return real(top, part)
+
+    monkeypatch.setattr(listing, "load", load)
+    history = History(find(path)[0], str(to))
+    assert (history.first, history.end) == (0, 6000)
+    assert history.archived[-1][1] > 6000
+
+
+def test_nothing_is_dropped_that_has_another_time_in_the_archive(here: SparkSession, path: Path, to: Path) -> None:
+    """Every file is looked at, not only those by which logs are told apart."""
+    write(path, "queue", SENT)
+    archive(here, path, to)
+    finished = [s for s in segments(path) if not s.active]
+    middle = finished[1]
+    times = middle.paths().times
+    flip(times, 64 + 8 * (middle.next - 1 - middle.base))
+    with pytest.raises(DataLost, match=f"nothing was dropped: .* record {middle.next - 1} "):
+        archive(here, path, to, drop=True)
+    assert segments(path)[0].base == 0
+    flip(times, 64 + 8 * (middle.next - 1 - middle.base))
+    assert archive(here, path, to, drop=True).logs[0].dropped_below == finished[-1].next
 
 
 def test_a_hole_between_archive_and_log(spark: SparkSession, path: Path, to: Path) -> None:

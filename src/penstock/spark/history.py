@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import DataLost, InvalidOption
+from penstock.errors import DataLost
 from penstock.inspect import Part, Segment
-from penstock.spark import listing
+from penstock.spark import belonging, listing
 from penstock.spark.listing import ArchivedFile, Range
 
 if TYPE_CHECKING:
@@ -34,26 +34,8 @@ class History:
         self.archived: list[Range] = found.covered() if found else []
         self._live = min((segment.base for segment in self.segments), default=self.end)
         self.first = min([self._live, *(first for first, _ in self.archived[:1])])
-        if self.archived and self.archived[-1][1] > max((segment.next for segment in self.segments), default=0):
-            raise InvalidOption(
-                f"{archive} has offsets of {part.topic} up to {self.archived[-1][1] - 1}, but {part.path} ends at "
-                f"{self.end}: it is another log's archive; give the one that belongs to this log"
-            )
-        self._check_own()
-
-    def _check_own(self) -> None:
-        """Another log of the same name has other times. Those of records that both have tell: no time runs backwards."""
-        both = [
-            (f, s) for f in self.files if f.first_us for s in self.segments if s.base <= f.first and f.next <= s.next
-        ]
-        for file, segment in both[-1:]:
-            times = segment.read().times
-            first, last = times.us(file.first - segment.base), times.us(file.next - 1 - segment.base)
-            if first > file.first_us or 0 < last < file.last_us:
-                raise InvalidOption(
-                    f"{self.archive} has another record {file.first} of {self.part.topic} than {self.part.path}: it is another "
-                    "log's archive; give the one that belongs to this log"
-                )
+        if archive is not None:
+            belonging.check(archive, self.files, part, self.segments)
 
     def gaps(self, lo: int, hi: int) -> list[Range]:
         """What is missing of lo to hi - 1."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import DataLost, InvalidOption, LogBusy, PenstockError
 from penstock.inspect import Found, Part, logs
-from penstock.spark import listing
+from penstock.spark import belonging, listing
 from penstock.spark.history import opened
 from penstock.spark.jobs.days import Staged, written_by_day
 from penstock.spark.jobs.spread import each
@@ -85,7 +85,7 @@ def archive(spark: SparkSession, path: str | Path, to: str | Path, *, drop: bool
             )
     top.mkdir(parents=True, exist_ok=True)
     with _alone(top):
-        listings = {log.part: _own_listing(top, log.part) for log in found}
+        listings = {log.part: _own_listing(top, log) for log in found}
         files.remove_tree(listing.staging(top))  # of a run that was cut short
         listing.staging(top).mkdir()
         written: list[_Written] = []
@@ -128,13 +128,17 @@ def _reach(listed: Listing, first: int) -> int:
     return next((next_ for start, next_ in listed.covered() if start <= first < next_), first)
 
 
-def _own_listing(top: Path, part: Part) -> Listing:
+def _own_listing(top: Path, log: Found) -> Listing:
+    """What the archive has of a log, if it is this one's, and not that of another one which was there before."""
+    part = log.part
     found = listing.load(top, part)
     if found.path != str(Path(part.path).resolve()):
         raise InvalidOption(
             f"{top} has the archive of {found.path}, and {part.path} is called {part.topic} too: give it an archive of its "
             "own, or, if the log was moved, change the path in the listing"
         )
+    if not log.error:
+        belonging.check(top, found.files, part, log.segments)
     return found
 
 
@@ -211,11 +215,12 @@ def _drop(spark: SparkSession, top: Path, part: Part, listed: Listing, first: in
     """Let a log remove what is archived, if all of that is there; where it begins then."""
     below = _reach(listed, first)
     if below > first:
-        needed = [(file, str(top)) for file in listed.files if file.next > first and file.first < below]
-        wrong = [error for error in each(spark, needed, _is_whole, lambda _: 1) if error]
+        needed = [file for file in listed.files if file.next > first and file.first < below]
+        wrong = [error for error in each(spark, [(file, str(top)) for file in needed], _is_whole, lambda _: 1) if error]
         if wrong:
             raise DataLost(f"{part.path}: nothing was dropped, since its archive is not whole: {'; '.join(wrong)}")
-        with writing(part) as log:
+        with writing(part) as log:  # which nobody puts another one in place of meanwhile
+            belonging.check_all(top, needed, part, part.look(lambda view: view.segments()))
             retention.drop(log, below)
             return log.first_sequence
     return first
