@@ -19,6 +19,7 @@ from penstock.inspect import Part, find
 from penstock.spark import listing
 from penstock.spark.history import History
 from penstock.spark.jobs import archive
+from penstock.spark.options import read_options
 from penstock.storage import files
 from tests.spark.conftest import read, remove, values, write
 from tests.spark.test_jobs_verify import flip, segments
@@ -259,6 +260,23 @@ def test_what_is_appended_and_archived_during_a_look_is_the_logs_own(
     history = History(find(path)[0], str(to))
     assert (history.first, history.end) == (0, 6000)
     assert history.archived[-1][1] > 6000
+
+
+def test_a_directory_that_is_no_archive_is_not_taken_for_an_empty_one(
+    here: SparkSession, path: Path, to: Path, tmp_path: Path
+) -> None:
+    """What the log has dropped would be missing without a word."""
+    write(path, "queue", SENT)
+    archive(here, path, to, drop=True)
+    (tmp_path / "empty").mkdir()
+    for wrong in (tmp_path, tmp_path / "empty", path):
+        with pytest.raises(InvalidOption, match="is no archive; give one that `penstock spark archive` wrote"):
+            read_options({"path": str(path), "archive": str(wrong)})
+    assert read_options({"path": str(path), "archive": str(to)}).archive == str(to)
+    write(tmp_path / "short", "queue", SENT[:10])
+    archive(here, tmp_path / "short", tmp_path / "nothing yet")
+    found = read_options({"path": str(tmp_path / "short"), "archive": str(tmp_path / "nothing yet")})
+    assert History(found.parts[0], found.archive).archived == []
 
 
 def test_nothing_is_dropped_that_has_another_time_in_the_archive(here: SparkSession, path: Path, to: Path) -> None:

@@ -91,6 +91,11 @@ def is_archive(path: Path) -> bool:
     return (path / _LISTINGS).is_dir()
 
 
+def begin(path: Path) -> None:
+    """Make a directory an archive, which has nothing yet."""
+    files.make_directories(path / _LISTINGS, path)
+
+
 def staging(archive: Path) -> Path:
     return archive / "_staging"
 

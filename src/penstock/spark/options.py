@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 from penstock.errors import InvalidOption
 from penstock.inspect import FORMATS, FormatName, Part, find
-from penstock.spark import remote
+from penstock.spark import listing, remote
 
 LATEST: Final = -1  # as in the Kafka connector's JSON
 EARLIEST: Final = -2
@@ -180,13 +180,14 @@ class _Options:
         except (ValueError, KeyError):
             raise InvalidOption(f"{name} must be a time such as 500ms, 30s or 15m, not {value!r}") from None
 
-    def directory(self, name: str) -> str | None:
+    def archive(self, name: str) -> str | None:
         value = self.text(name)
         if value is None:
             return None
         place = local(value)
-        if not Path(place).is_dir():
-            raise InvalidOption(f"{name}: {place} is no directory; `penstock spark archive` makes an archive")
+        if not listing.is_archive(Path(place)):
+            what = "no archive" if Path(place).is_dir() else "no directory"
+            raise InvalidOption(f"{name}: {place} is {what}; give one that `penstock spark archive` wrote")
         return place
 
     def paths(self) -> list[str]:
@@ -303,7 +304,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         durable_only=options.flag("durableOnly", True),
         include_metadata=options.flag("includeMetadata", False),
         cursor=options.text("cursor"),
-        archive=options.directory("archive"),
+        archive=options.archive("archive"),
     )
 
 

@@ -86,6 +86,7 @@ def archive(spark: SparkSession, path: str | Path, to: str | Path, *, drop: bool
     top.mkdir(parents=True, exist_ok=True)
     with _alone(top):
         listings = {log.part: _own_listing(top, log) for log in found}
+        listing.begin(top)
         files.remove_tree(listing.staging(top))  # of a run that was cut short
         listing.staging(top).mkdir()
         written: list[_Written] = []
