@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Queue, Topics
 from penstock.errors import InvalidOption
-from penstock.inspect import FormatName, detect
+from penstock.inspect import FormatName, Part, detect
 from penstock.spark.jobs import archive, convert, replay
+from penstock.storage import files
 from penstock.storage.ledger import Ledger
 from tests.spark.conftest import read, values, write
 
@@ -78,7 +83,7 @@ def test_converted(spark: SparkSession, path: Path, tmp_path: Path, source: str,
     assert values(read(spark, target)) == SENT[:1000]
     made = {Path(log.target) for log in report.logs if log.records}
     assert {detect(place / "log" if to == "topic" else place) for place in made} == {to}
-    assert not list(target.rglob(".convert"))
+    assert not list(target.rglob(".convert*"))
     with pytest.raises(InvalidOption, match="there is something already"):
         convert(spark, path, target, to=to)
 
@@ -100,6 +105,52 @@ def test_a_conversion_that_was_cut_short_goes_on(
     assert values(read(spark, target)) == SENT + SENT[:10]
     with Queue(target) as q:
         assert Ledger(q._open_log())._load().intent is None
+
+
+@pytest.mark.parametrize("step", range(1, 13))
+def test_a_conversion_that_was_cut_short_at_its_end_is_done(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Whatever of its checkpoints is left: the same call neither appends everything again nor is refused."""
+    job = importlib.import_module("penstock.spark.jobs.convert")
+    none = cast(SparkSession, None)
+
+    def stream(spark: SparkSession, part: Part, place: Path, to: FormatName) -> None:
+        """What a query does that may have run before."""
+        if not job._checkpoint(place, part).exists():
+            with Queue(place) as q, part.open() as view:
+                q.append_batch([b"x"] * view.end)
+            (job._checkpoint(place, part) / "offsets").mkdir(parents=True)
+
+    monkeypatch.setattr(job, "_run", stream)
+    for name in ("a", "b", "c"):
+        write(path / name, "queue", SENT[:10])
+    left = [step]
+
+    def dying(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any, **kwargs: Any) -> None:
+            left[0] -= ".convert" in str(args[0])
+            if not left[0]:
+                raise KeyboardInterrupt
+            real(*args, **kwargs)
+
+        return call
+
+    def remove_tree(place: Path) -> None:  # step by step, as the system does it
+        for child in [*place.glob("*/*"), *place.glob("*"), place] if place.exists() else []:
+            remove(child)
+
+    remove = dying(Path.rmdir)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove_tree", remove_tree)
+        patch.setattr(files, "rename", dying(files.rename))
+        with suppress(KeyboardInterrupt):
+            convert(none, path, tmp_path / "target", to="queue")
+    assert left[0] == 0
+    assert [log.records for log in convert(none, path, tmp_path / "target", to="queue").logs] == [10, 10, 10]
+    assert {place.name for place in tmp_path.rglob(".convert*")} == set()
+    with pytest.raises(InvalidOption, match="there is something already"):
+        convert(none, path, tmp_path / "target", to="queue")
 
 
 def _die(*_: object) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _STEP_BYTES: Final = 64 << 20  # a batch of a topic lies in one segment
 _CHECKPOINT: Final = ".convert"
+_DONE: Final = ".converted"  # the same when all is done: half removed, it would be taken for one that says less
 
 __all__ = ["ConvertReport", "Converted", "convert"]
 
@@ -35,20 +36,39 @@ def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: 
         raise InvalidOption("Spark converts to queues, channels and topics; `penstock convert` makes a journal, too")
     parts = find(source)
     places = {part: place_of(Path(target), part, alone=len(parts) == 1, to=to) for part in parts}
-    for place in places.values():
-        if place.exists() and any(place.iterdir()) and not _started(place):
+    over = _over(set(places.values()))
+    for place in set(places.values()) - over:
+        if _is_taken(place) and not _started(place):
             raise InvalidOption(f"{place}: there is something already; give a directory that is not there yet")
-    if to == "topic":
+    left = {part: place for part, place in places.items() if place not in over}
+    if to == "topic" and left:
         most = {part.topic: 1 + max(p.partition for p in parts if p.topic == part.topic) for part in parts}
         make_topics(_marked(Path(target)), most)
-    for part, place in places.items():
+    for part, place in left.items():
         _run(spark, part, _marked(place), to)
     done = tuple(
         Converted(p.path, str(place), p.topic, p.partition, _records(place, p, to)) for p, place in places.items()
     )
+    for place in set(left.values()):
+        files.rename(place / _CHECKPOINT, place / _DONE)
+        files.sync_directory(place)
     for place in set(places.values()):
-        files.remove_tree(place / _CHECKPOINT)
+        files.remove_tree(place / _DONE)
     return ConvertReport(str(source), str(target), to, done)
+
+
+def _over(places: set[Path]) -> set[Path]:
+    """Where a call that was cut short has converted everything, and had only its checkpoints left to remove. It does that when all
+    is converted: then a place that has lost its own is one of them, too."""
+    marked = {place for place in places if (place / _DONE).is_dir()}
+    if marked and not any(_started(place) for place in places):
+        return {place for place in places if _is_taken(place)}
+    return marked
+
+
+def _is_taken(place: Path) -> bool:
+    """Whether there is something that a conversion must not write to."""
+    return files.exists(place) and not (place.is_dir() and not any(place.iterdir()))
 
 
 def _started(place: Path) -> bool:
