@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 from xml.etree import ElementTree
 
 import pytest
@@ -75,6 +77,19 @@ def test_a_log_without_records(spark: SparkSession, path: Path) -> None:
     (log,) = stats(spark, path).logs
     assert (log.records, log.per_minute, log.gaps, log.timeline) == (0, 0.0, (), ())
     assert "no times are known" in page(stats(spark, path))
+
+
+@pytest.mark.parametrize("published", [0, 1])
+def test_a_partition_without_a_message(path: Path, monkeypatch: pytest.MonkeyPatch, published: int) -> None:
+    """It has no file yet."""
+    job = importlib.import_module("penstock.spark.jobs.stats")
+    monkeypatch.setattr(job, "each", lambda spark, items, work, size: [work(item) for item in items])
+    with Topics(path, linger_s=0) as logs:
+        logs.topic("orders", partitions=3).publish_many(SENT[:published], partition=1).wait()
+    report = stats(cast(SparkSession, None), path)
+    assert [(log.partition, log.records) for log in report.logs] == [(0, 0), (1, published), (2, 0)]
+    assert [(log.first_offset, log.next_offset, log.segments) for log in report.logs[::2]] == [(0, 0, 0)] * 2
+    assert page(report).count("no times are known") == 3 - published
 
 
 def test_the_page_needs_nothing_else(spark: SparkSession, tmp_path: Path) -> None:

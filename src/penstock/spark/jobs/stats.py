@@ -202,8 +202,8 @@ def _merged(part: Part, segments: tuple[Segment, ...], counted: dict[Segment, _C
         topic=part.topic,
         partition=part.partition,
         segments=len(segments),
-        first_offset=min(segment.base for segment in segments),
-        next_offset=max(segment.next for segment in segments),
+        first_offset=min((segment.base for segment in segments), default=0),  # a partition without a message has none
+        next_offset=max((segment.next for segment in segments), default=0),
         records=sum(one.records for one in parts),
         bytes=sum(one.bytes for one in parts),
         first_us=first_us,
