@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, PenstockError
 from penstock.formats.channel import Method
 from penstock.inspect import Part, find
 from penstock.storage import files, shrink
@@ -31,6 +31,7 @@ class CompressReport:
     bytes_before: int  # of the disk
     bytes_after: int
     left: tuple[str, ...]  # files that could not be compressed, damaged ones mostly: `verify` tells
+    failed: tuple[str, ...]  # channels that were not compressed to their end, and why: mostly they are open elsewhere
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,14 +62,19 @@ def pack_here(items: Sequence[Plain]) -> Iterator[bool]:
 
 
 def compress(path: str | Path, method: Compression = "zstd", pack: Pack = pack_here) -> CompressReport:
-    """Compress what is finished of every channel at `path`. A channel that another process has open raises LogBusy: it compresses
-    by itself if it is opened with `compression`."""
+    """Compress what is finished of every channel at `path`, but for those that another process has open: they compress by
+    themselves if they are opened with `compression`."""
     if method not in METHODS:
         raise InvalidOption(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     channels = [part for part in find(path) if part.format == "channel"]
     if not channels:
         raise InvalidOption(f"{path}: no channel here; other logs are not compressed, `archive` makes them small")
-    done = [_channel(part, METHODS[method], pack) for part in channels]
+    done, failed = list[tuple[list[tuple[int, int]], list[str]]](), list[str]()
+    for part in channels:
+        try:
+            done.append(_channel(part, METHODS[method], pack))
+        except (PenstockError, OSError) as error:
+            failed.append(str(error))
     return CompressReport(
         path=str(path),
         method=method,
@@ -76,6 +82,7 @@ def compress(path: str | Path, method: Compression = "zstd", pack: Pack = pack_h
         bytes_before=sum(before for sizes, _ in done for before, _ in sizes),
         bytes_after=sum(after for sizes, _ in done for _, after in sizes),
         left=tuple(file for _, left in done for file in left),
+        failed=tuple(failed),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, PenstockError
 from penstock.inspect import Part, find
 from penstock.inspect.facts import ReaderFacts, readers_of
 from penstock.options import Retention
@@ -42,19 +42,35 @@ class Retained:
     first: int  # the oldest record now
     held_back: tuple[HeldBack, ...]
 
+
+@dataclass(frozen=True, slots=True)
+class RetainReport:
+    """What became of all that is at a path."""
+
+    path: str
+    logs: tuple[Retained, ...]
+    failed: tuple[str, ...]  # logs of which nothing, or not all, could be removed, and why
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def retain(path: str | Path, retention: Retention) -> list[Retained]:
-    """Remove what is too much or too old at `path`, and say who holds back what. A channel must not be open elsewhere."""
+def retain(path: str | Path, retention: Retention) -> RetainReport:
+    """Remove what is too much or too old at `path`, and say who holds back what. A channel must not be open elsewhere. A log that
+    cannot be opened does not stop the others."""
     if not retention.bounded:
         raise InvalidOption("nothing says how much to keep; give a size, an age, or both")
     parts = find(path)
     for part in parts:
         if part.format == "journal":  # before anything is removed
             raise InvalidOption(f"{part.path}: a journal removes by itself what its checkpoints have retired")
-    return [_retain(part, retention) for part in parts]
+    done, failed = list[Retained](), list[str]()
+    for part in parts:
+        try:
+            done.append(_retain(part, retention))
+        except (PenstockError, OSError) as error:
+            failed.append(str(error))
+    return RetainReport(str(path), tuple(done), tuple(failed))
 
 
 def _retain(part: Part, retention: Retention) -> Retained:

@@ -41,6 +41,19 @@ def test_a_damaged_one_is_left(run: Run, path: Path) -> None:
     assert f"{file}: cannot be compressed" in told.stderr.replace("\n", " ")
 
 
+def test_one_that_is_open_does_not_stop_the_others(run: Run, path: Path) -> None:
+    for name in ("a", "b", "c"):
+        plain_channel(path / name)
+    with Channel[bytes](path / "b"):
+        told = run("compress", path)
+        assert told.exit_code == 1
+        assert " became " in told.stdout
+        assert told.stderr.startswith(f"penstock: {path / 'b'}: ")
+        assert json.loads(run("compress", path, "--json").stdout)["failed"][0].startswith(f"{path / 'b'}: ")
+    found = {log.topic: any(segment.compressed for segment in log.segments) for log in look(path)}
+    assert found == {"a": True, "b": False, "c": True}
+
+
 def test_wrong_use(run: Run, path: Path) -> None:
     Queue(path).close()
     assert run("compress", path).exit_code == 2

@@ -87,6 +87,23 @@ def test_a_topic(run: Run, path: Path) -> None:
     assert done(run("retain", path, "--max-bytes", "3000", "--json"))["records"] > 100
 
 
+def test_one_that_is_open_does_not_stop_the_others(run: Run, path: Path) -> None:
+    for name in ("a", "b", "c"):
+        with Channel[bytes](path / name, segment_bytes=1000) as c:
+            for i in range(100):
+                c.tx().send(b"%092d" % i)
+    with Channel[bytes](path / "b"):
+        told = run("retain", path, "--max-bytes", 1, "--json")
+        assert told.exit_code == 1
+        report = json.loads(told.stdout)
+        assert [(one["topic"], one["files"] > 0) for one in report["logs"]] == [("a", True), ("c", True)]
+        assert [error.startswith(f"{path / 'b'}: ") for error in report["failed"]] == [True]
+        told = run("retain", path, "--max-bytes", 1)
+        assert told.exit_code == 1
+        assert "a, partition 0: 0 files removed" in told.stdout
+        assert told.stderr.startswith(f"penstock: {path / 'b'}: ")
+
+
 def test_wrong_use(run: Run, path: Path) -> None:
     Journal(path).close()
     assert run("retain", path, "--max-bytes", "1GiB").exit_code == 2

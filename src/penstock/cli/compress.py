@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import FAILED, as_json, errors_told, line, size
+from penstock.cli.output import as_json, errors_told, line, size, tell_failed
 from penstock.cli.progress import progress
 from penstock.compressing import Compression, Plain, pack_here
 from penstock.compressing import compress as run
@@ -22,7 +21,7 @@ def compress(
 ) -> None:
     """Compress the finished segments of channels. Nobody else may have the channel open.
 
-    Exits with 1 if a segment could not be compressed.
+    Exits with 1 if a segment could not be compressed, or a channel could not be opened; the others are done.
 
     Example: penstock compress /data/mail --method zstd
     """
@@ -32,10 +31,8 @@ def compress(
         as_json(report.to_dict())
     else:
         line(f"{report.segments} segments: {size(report.bytes_before)} became {size(report.bytes_after)}")
-        for file in report.left:
-            sys.stderr.write(f"penstock: {file}: cannot be compressed; `penstock verify` tells why\n")
-    if report.left:
-        raise typer.Exit(FAILED)
+    left = [f"{file}: cannot be compressed; `penstock verify` tells why" for file in report.left]
+    tell_failed([*left, *report.failed], quiet=json)
 
 
 def _packed(items: Sequence[Plain]) -> Iterator[bool]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, errors_told, line, size
+from penstock.cli.output import as_json, errors_told, line, size, tell_failed
 from penstock.cli.units import bytes_of, seconds_of
 from penstock.options import Retention
 from penstock.retaining import Retained
@@ -27,19 +27,21 @@ def retain(
 ) -> None:
     """Remove the oldest finished files of a log that are too much or too old, and say which readers hold back others.
 
-    The file being written stays. A channel must not be open elsewhere; a journal is not touched.
+    The file being written stays. A channel must not be open elsewhere; a journal is not touched. Exits with 1 if a log could
+    not be opened; the others are done.
 
     Example: penstock retain /data/orders --max-bytes 10GiB --max-age 7d
     """
     with errors_told():
         size_bytes = max(1, bytes_of(max_bytes)) if max_bytes is not None else None
         age_s = max(1e-6, seconds_of(max_age)) if max_age is not None else None
-        done = run(path, Retention(size_bytes, age_s, ignore_cursors=force))
+        report = run(path, Retention(size_bytes, age_s, ignore_cursors=force))
     if json:
-        as_json({"path": str(path), "logs": [one.to_dict() for one in done]})
-        return
-    for one in done:
-        _tell(one)
+        as_json(report.to_dict())
+    else:
+        for one in report.logs:
+            _tell(one)
+    tell_failed(report.failed, quiet=json)
 
 
 def _tell(one: Retained) -> None:

@@ -21,7 +21,8 @@ def archive(
 ) -> None:
     """Write finished segments to Parquet files by date, each record once.
 
-    Run it as often as you like: what is archived already is left alone. Exits with 1 if a segment could not be archived.
+    Run it as often as you like: what is archived already is left alone. Exits with 1 if a segment could not be archived, or a
+    log could not drop what is; the others are done.
 
     Example: penstock spark archive /data/orders /archive --drop
     """

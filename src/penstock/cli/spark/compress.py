@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import FAILED, as_json, line, size
+from penstock.cli.output import as_json, line, size, tell_failed
 from penstock.cli.spark.job import LOCAL, Master, job
 
 Method = Literal["zstd", "gzip", "snappy"]
@@ -22,7 +21,7 @@ def compress(
 ) -> None:
     """Compress the finished segments of channels. Nobody else may have the channel open.
 
-    Exits with 1 if a segment could not be compressed.
+    Exits with 1 if a segment could not be compressed, or a channel could not be opened; the others are done.
 
     Example: penstock spark compress /data/mail --method zstd
     """
@@ -34,7 +33,5 @@ def compress(
         as_json(report.to_dict())
     else:
         line(f"{report.segments} segments: {size(report.bytes_before)} became {size(report.bytes_after)}")
-        for file in report.left:
-            sys.stderr.write(f"penstock: {file}: cannot be compressed; `penstock spark verify` tells why\n")
-    if report.left:
-        raise typer.Exit(FAILED)
+    left = [f"{file}: cannot be compressed; `penstock spark verify` tells why" for file in report.left]
+    tell_failed([*left, *report.failed], quiet=json)

@@ -56,7 +56,7 @@ class ArchiveReport:
     rows: int
     bytes: int
     logs: tuple[LogArchived, ...]
-    failed: tuple[str, ...]  # what could not be archived, and why; it stays in the log
+    failed: tuple[str, ...]  # what could not be archived, or dropped, and why; it stays in the log
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,7 +75,8 @@ def archive(spark: SparkSession, path: str | Path, to: str | Path, *, drop: bool
     """Archive every finished segment of the logs at `path` in the directory `to`.
 
     With `drop` the logs (queues and topics) then remove the segments that are archived, but none that a named reader still
-    needs. One run at a time may write to an archive.
+    needs. A log that cannot be opened, or of which the archive is not whole, does not stop the others. One run at a time may write
+    to an archive.
     """
     top, found = Path(to), list(logs(path, durable=True))
     for log in found if drop else ():
@@ -96,8 +97,12 @@ def archive(spark: SparkSession, path: str | Path, to: str | Path, *, drop: bool
             written += done
         files.remove_tree(listing.staging(top))
         first = {log.part: min((s.base for s in log.segments), default=0) for log in found}
-        if drop:
-            first |= {part: _drop(spark, top, part, listings[part], first[part]) for part in first}
+        kept = list[str]()
+        for part in (log.part for log in found if drop and not log.error):
+            try:
+                first[part] = _drop(spark, top, part, listings[part], first[part])
+            except (PenstockError, OSError) as error:
+                kept.append(str(error))
     good = [one for one in written if not one.error]
     return ArchiveReport(
         path=str(path),
@@ -106,7 +111,7 @@ def archive(spark: SparkSession, path: str | Path, to: str | Path, *, drop: bool
         rows=sum(staged.file.rows for one in good for staged in one.staged),
         bytes=sum(staged.file.bytes for one in good for staged in one.staged),
         logs=tuple(_told(part, listings[part], first[part]) for part in listings),
-        failed=(*(log.error for log in found if log.error), *(one.error for one in written if one.error)),
+        failed=(*(log.error for log in found if log.error), *(one.error for one in written if one.error), *kept),
     )
 
 
