@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock import Queue, Topics
-from penstock.errors import InvalidOption, LogBusy
+from penstock.errors import DataLost, InvalidOption, LogBusy
 from penstock.inspect import Part, find
 from penstock.spark import listing
 from penstock.spark.history import History
@@ -275,6 +275,31 @@ def test_a_directory_that_is_no_archive_is_not_taken_for_an_empty_one(
     archive(here, tmp_path / "short", tmp_path / "nothing yet")
     found = read_options({"path": str(tmp_path / "short"), "archive": str(tmp_path / "nothing yet")})
     assert History(found.parts[0], found.archive).archived == []
+
+
+def test_times_that_are_not_known_are_passed_over_in_an_archive_as_in_a_log(
+    here: SparkSession, path: Path, to: Path
+) -> None:
+    write(path, "queue", SENT)
+    first = segments(path)[0]
+    first.paths().times.unlink()
+    archive(here, path, to)
+    part = find(path)[0]
+    for us, found in ((-1, 0), (0, 0), (1, first.next)):
+        assert (History(part).first_at(us), History(part, str(to)).first_at(us)) == (found, found)
+    file = parquet(to)[0]
+    flip(file, 400)
+    with pytest.raises(DataLost, match=f"{file}: the archive's file cannot be read"):
+        History(part, str(to)).first_at(1)
+
+
+def test_an_archive_is_a_directory(here: SparkSession, path: Path, tmp_path: Path) -> None:
+    write(path, "queue", SENT[:10])
+    (tmp_path / "file").write_text("mine")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "archive"):
+        with pytest.raises(InvalidOption, match=f"{tmp_path / 'file'}: a file; an archive is a directory"):
+            archive(here, path, wrong)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_nothing_is_dropped_that_has_another_time_in_the_archive(here: SparkSession, path: Path, to: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from penstock import Queue, Topics
 from penstock.errors import InvalidOption
 from penstock.inspect import FormatName, Part, detect
 from penstock.spark.jobs import archive, convert, replay
+from penstock.spark.options import read_options
 from penstock.storage import files
 from penstock.storage.ledger import Ledger
 from tests.spark.conftest import read, values, write
@@ -151,6 +153,16 @@ def test_a_conversion_that_was_cut_short_at_its_end_is_done(
     assert {place.name for place in tmp_path.rglob(".convert*")} == set()
     with pytest.raises(InvalidOption, match="there is something already"):
         convert(none, path, tmp_path / "target", to="queue")
+
+
+def test_any_name_of_a_log_is_understood(tmp_path: Path) -> None:
+    name = 'day "1"\\'
+    write(tmp_path / name, "queue", SENT[:1])
+    spark = MagicMock()
+    convert(spark, tmp_path / name, tmp_path / "target", to="channel")
+    option, offsets = spark.readStream.format.return_value.option.call_args.args
+    assert option == "startingOffsets"
+    assert read_options({"path": str(tmp_path / name), option: offsets}).starting == {name: {0: -2}}
 
 
 def _die(*_: object) -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, LessThan
 
 from penstock import LogNotFound, Queue, Topics
+from penstock.errors import InvalidOption
 from penstock.inspect import find
 from penstock.spark.options import read_options
 from penstock.spark.plan import Split
@@ -101,6 +102,27 @@ def test_removed_offsets_are_told(path: Path, caplog: pytest.LogCaptureFixture) 
         found = planned(reader(path, failOnDataLoss="false", startingOffsets='{"log": {"0": 0}}'))
     assert found[1] == 3000 - gone.next
     assert f"offsets 0 to {gone.next - 1} were removed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingTimestamp", "--5"),
+        ("startingTimestamp", "-"),
+        ("endingTimestamp", "9" * 5000),
+        ("startingOffsets", '{"log": {"0": 1e400}}'),
+        ("paths", "/data/a,/data/b"),
+        ("paths", "5"),
+        ("paths", '{"/data/a": 1}'),
+        ("paths", "[1]"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_with_its_option(path: Path, name: str, value: str) -> None:
+    write(path, "queue", SENT[:1])
+    with pytest.raises(InvalidOption, match=f"^{name} must be "):
+        read_options({"path": str(path), name: value})
+    assert read_options({"path": str(path), "startingTimestamp": "-5"}).starting_us == -5000
+    assert read_options({"paths": f'["{path}"]'}).paths == (str(path),)
 
 
 def test_an_empty_partition(spark: SparkSession, path: Path) -> None:

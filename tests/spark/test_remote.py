@@ -11,7 +11,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from penstock import Queue, Retention, Topics
-from penstock.errors import CorruptRecord, FilesMissing
+from penstock.errors import CorruptRecord, FilesMissing, NotALog
 from penstock.inspect import FormatName
 from penstock.spark.options import read_options
 from penstock.spark.source import FilteringReader, PenstockSource
@@ -205,4 +205,32 @@ def test_a_file_that_was_not_copied_is_no_silent_gap(memory: Any, tmp_path: Path
     if not manifest:
         memory.rm_file("/log/manifest")
     with pytest.raises((CorruptRecord, FilesMissing), match=r"copy the log's whole directory again|cut short"):
+        read("memory://log")
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ("{}", "not a log's metadata"),
+        ("{", "not JSON"),
+        ('{"format": "topic"}', "it does not say how many partitions"),
+        ('{"format": "topic", "partitions": "3"}', "it does not say how many partitions"),
+        ('{"format": "scroll"}', "format 'scroll'"),
+    ],
+)
+def test_settings_that_cannot_be_read(memory: Any, tmp_path: Path, settings: str, what: str) -> None:
+    """They are told with the name that the copy has, not with that of what was fetched of it."""
+    write(tmp_path / "log", "queue", SENT[:10])
+    (tmp_path / "log" / "metadata.json").write_text(settings)
+    memory.put(f"{tmp_path}/log", "/", recursive=True)
+    with pytest.raises(NotALog, match=f"^memory://log/metadata.json: {what}"):
+        read("memory://log")
+
+
+def test_a_broken_header_is_told_with_the_name_that_the_copy_has(memory: Any, tmp_path: Path) -> None:
+    write(tmp_path / "log", "queue", SENT[:10])
+    (file,) = (tmp_path / "log").rglob("*.data")
+    file.write_bytes(file.read_bytes()[:10] + b"\xff" + file.read_bytes()[11:])
+    memory.put(f"{tmp_path}/log", "/", recursive=True)
+    with pytest.raises(NotALog, match=f"^memory://log/{file.relative_to(tmp_path / 'log')}: "):
         read("memory://log")

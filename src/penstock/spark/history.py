@@ -73,9 +73,15 @@ class History:
         assert self.archive is not None
         if file.file is None or file.last_us < us:
             return None
-        rows = opened(Path(self.archive) / file.file).read(["offset", "timestamp"])
-        times = rows.column("timestamp").cast(pa.int64()).to_pylist()
-        place = next(i for i, time in enumerate(times) if time is not None and time >= us)
+        path = Path(self.archive) / file.file
+        try:
+            rows = opened(path).read(["offset", "timestamp"])
+        except (OSError, ValueError) as error:
+            raise broken(path, error) from error
+        times = rows.column("timestamp").cast(pa.int64()).to_pylist()  # None is 0, as in a log
+        place = next((i for i, time in enumerate(times) if (time or 0) >= us), None)
+        if place is None:
+            raise broken(path, f"it has no time of {file.last_us}, as its listing says")
         return int(rows.column("offset")[place].as_py())
 
 

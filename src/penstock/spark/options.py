@@ -160,9 +160,9 @@ class _Options:
         value = self.text(name)
         if value is None:
             return None
-        if value.lstrip("-").isdecimal():
-            return int(value) * 1000
         try:
+            if value.removeprefix("-").isdecimal():
+                return int(value) * 1000
             when = datetime.fromisoformat(value)
         except ValueError:
             raise InvalidOption(f"{name} must be milliseconds since 1970 or an ISO 8601 time, not {value!r}") from None
@@ -192,9 +192,19 @@ class _Options:
 
     def paths(self) -> list[str]:
         listed = self.text("paths")
-        found = [str(path) for path in json.loads(listed)] if listed else []
         one = self.text("path")
-        return found or ([one] if one else [])
+        return (_paths(listed) if listed else []) or ([one] if one else [])
+
+
+def _paths(value: str) -> list[str]:
+    """What Spark makes of `load([…])`: JSON."""
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
+        raise InvalidOption(f'paths must be JSON as ["/data/orders", "/data/trades"], not {value!r}')
+    return found
 
 
 def _offsets(name: str, value: str) -> Offsets:
@@ -205,7 +215,7 @@ def _offsets(name: str, value: str) -> Offsets:
         found = json.loads(value)
         logs = {str(log): {p: offset for p, offset in by.items() if p != TIMES} for log, by in found.items()}
         out = {log: {int(p): int(offset) for p, offset in by.items()} for log, by in logs.items()}
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
         raise InvalidOption(f"{shape}, not {value!r} ({error})") from None
     for log, by in out.items():
         for partition, offset in by.items():

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import FilesMissing, InvalidOption, LogNotFound, NotALog
-from penstock.inspect import FormatName, Part, Segment, View, format_of
+from penstock.inspect import FORMATS, FormatName, Part, Segment, View, format_of
 from penstock.storage import companion, index, metadata
 from penstock.storage.companion import Times
 from penstock.storage.control import Control, Mark
@@ -62,14 +62,17 @@ def _file_system(url: str) -> tuple[AbstractFileSystem, str]:
 
 
 def _parts(url: str) -> list[Part]:
-    with tempfile.TemporaryDirectory() as place:
-        _Copy(url, Path(place)).whole(metadata.FILE)
-        settings = metadata.load(Path(place))
-    assert settings is not None
+    fs, root = _file_system(url)
+    where = f"{url}/{metadata.FILE}"
+    settings = metadata.parse(fs.cat_file(f"{root}/{metadata.FILE}"), where)
     format, name = settings["format"], PurePosixPath(url).name
+    if format not in FORMATS:
+        raise NotALog(f"{where}: format {format!r}, this Penstock knows {', '.join(FORMATS)}")
     if format == "journal":
         raise InvalidOption(f"{url}: a journal is read where its program runs; convert it to a queue first")
-    count = settings["partitions"] if format == "topic" else 1
+    count = metadata.usable(settings).get("partitions") if format == "topic" else 1
+    if count is None:
+        raise NotALog(f"{where}: it does not say how many partitions the topic has; copy it again")
     return [RemotePart(url, format, name, number) for number in range(count)]
 
 
@@ -268,7 +271,7 @@ def _looked_through(part: Part, fmt: Format, segment: int, expected: int | None,
         copy, paths = _Copy(part.path, Path(place)), SegmentPaths(Path(place), fmt, segment)
         for path in paths.all():
             copy.whole(copy.name(path))
-        header = fmt.read_header(memoryview(map_data(paths)), str(paths.data))
+        header = fmt.read_header(memoryview(map_data(paths)), f"{part.path}/{copy.name(paths.data)}")
         base = header.base if header.base is not None else companion_base(paths)
         base = base if base is not None else expected or 0
         seg = ReadSegment(Path(place), fmt, segment, base)

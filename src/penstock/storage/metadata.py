@@ -19,13 +19,20 @@ def load(top: Path) -> dict[str, Any] | None:
     path = top / FILE
     try:
         with files.opened(path) as fd:
-            found = json.loads(files.read(fd, 0, 1 << 16))
+            raw = files.read(fd, 0, 1 << 16)
     except FileNotFoundError:
         return None
+    return parse(raw, str(path))
+
+
+def parse(raw: bytes, where: str) -> dict[str, Any]:
+    """What these bytes say, which are those of the file `where`."""
+    try:
+        found = json.loads(raw)
     except (RecursionError, ValueError) as error:
-        raise NotALog(f"{path}: not JSON ({error}); restore it from a copy") from error
+        raise NotALog(f"{where}: not JSON ({error}); restore it from a copy") from error
     if not isinstance(found, dict) or not isinstance(found.get("format"), str):
-        raise NotALog(f"{path}: not a log's metadata; restore it from a copy")
+        raise NotALog(f"{where}: not a log's metadata; restore it from a copy")
     return found
 
 

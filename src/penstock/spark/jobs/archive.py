@@ -84,7 +84,12 @@ def archive(spark: SparkSession, path: str | Path, to: str | Path, *, drop: bool
             raise InvalidOption(
                 f"{log.part.path}: drop is for queues and topics; a {log.part.format} removes by itself what it no longer needs"
             )
-    top.mkdir(parents=True, exist_ok=True)
+    try:
+        files.make_directories(top.absolute(), Path(top.absolute().anchor))
+    except FileExistsError as error:
+        raise InvalidOption(
+            f"{error.filename}: a file; an archive is a directory: give one, or a name that is not there yet"
+        ) from error
     with _alone(top):
         listings = {log.part: _own_listing(top, log) for log in found}
         listing.begin(top)

@@ -5,6 +5,7 @@ A stream that ends where the log does now, a step at a time, exactly once: if it
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -88,10 +89,10 @@ def _checkpoint(place: Path, part: Part) -> Path:
 
 def _run(spark: SparkSession, part: Part, place: Path, to: FormatName) -> None:
     others = {p.partition: -1 for p in find(part.path) if p.partition != part.partition}  # -1: nothing of theirs
-    offsets = ", ".join(f'"{number}": {where}' for number, where in {**others, part.partition: -2}.items())
+    offsets = {part.topic: {**others, part.partition: -2}}
     query = (
         spark.readStream.format("penstock")
-        .option("startingOffsets", f'{{"{part.topic}": {{{offsets}}}}}')
+        .option("startingOffsets", json.dumps(offsets))
         .option("maxBytesPerTrigger", _STEP_BYTES)
         .load(part.path)
         .where(f"partition = {part.partition}")
