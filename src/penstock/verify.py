@@ -257,6 +257,8 @@ def _small(part: Part, view: View) -> Iterator[Flaw]:
         made_with = 1 if part.format == "journal" else 0
         if soundness.is_blank(place) and records <= made_with:
             continue
+        if part.format == "topic" and not soundness.was_opened(log.path, log.fmt, place):
+            continue
         if place == part.own or (place / ".lock").exists():  # else it is just being moved
             yield from _lists(place)
     yield from soundness.ledger(part.own)

@@ -12,6 +12,7 @@ import pytest
 
 from penstock import Channel, Journal, Queue, Topics
 from penstock.errors import LogNotFound
+from penstock.inspect import find
 from penstock.storage import packing, soundness
 from penstock.testing.state import Boot
 from penstock.verify import Finding, check, look, report, verify
@@ -84,6 +85,23 @@ def test_another_implementations_directory_lacks_nothing(path: Path) -> None:
             (path / name).parent.mkdir(exist_ok=True)
             (path / name).write_bytes(data)
     assert verify(path).findings == ()
+
+
+def test_a_reader_of_a_partition_that_was_never_opened(path: Path) -> None:
+    """Its place is kept there, before anything else is."""
+    with Topics(path) as topics:
+        topics.topic("t", partitions=3).publish(b"a", partition=1).wait()
+    for part in find(path):
+        part.move_cursor("bars", part.look(lambda view: view.end))
+    assert (path / "t" / ".partition_0" / "cursors").is_dir()
+    assert found(path) == ()
+    (part, _, _) = find(path)
+    part.move_cursor("bars", 7)
+    (finding,) = found(path)
+    assert (finding.kind, finding.what) == ("cursor", "it stands at 7, and the log ends at 0")
+    for name in (".lock", "manifest"):
+        (path / "t" / ".partition_1" / name).unlink()
+    assert {Path(finding.file).name for finding in found(path)} >= {".lock", "manifest"}, "records are there"
 
 
 def test_a_segment_that_retention_removes_meanwhile_is_no_finding(path: Path) -> None:

@@ -118,6 +118,12 @@ def is_blank(own: Path) -> bool:
         return False
 
 
+def was_opened(top: Path, fmt: Format, own: Path) -> bool:
+    """Whether a partition of a topic has been, or is being. Its directory may be there before, for the place of a reader that found no
+    message in it."""
+    return any(files.exists(own / name) for name in (".lock", "manifest")) or bool(list_segments(top, fmt))
+
+
 def _is_zeros(path: Path) -> bool:
     with files.opened(path) as fd:
         return not any(files.read(fd, 0, files.size(fd)))
