@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from penstock import kernel
 from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed, storage_failed
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL
-from penstock.storage import companion, files
+from penstock.storage import companion, files, growing
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.directory import Directory
 from penstock.storage.growing import GrowingSegment
@@ -112,6 +113,8 @@ class Buffered:
 
     def _attach(self, now: Active) -> None:
         """Stand on the active segment. Under the lock."""
+        if self._how.sync:
+            self.sync_left(now)
         self._leave()
         seg = GrowingSegment(self._log.path, self._log.fmt, now.segment, now.base, self._log.interval)
         self.appends.attach(
@@ -124,6 +127,19 @@ class Buffered:
             interval=self._log.interval,
         )
         self.segment, self._turn = seg, now.turn
+
+    def sync_left(self, now: Active) -> None:
+        """Put on the disk what is not there of the segments before the active one: whoever wrote it may not sync, and a durable mark
+        in the active one speaks for all before it. Under the lock."""
+        log, control = self._log, self._log.writable()
+        durable = control.durable
+        if durable is not None and durable.segment == now.segment:
+            return
+        for info in log.manifest.snapshot(control.generation).values():
+            done = durable is not None and (info.id, info.end) <= (durable.segment, durable.end)
+            if not (done or info.sealed or info.id in self._synced) and info.id < now.segment:
+                guard_sync(log.directory, control, partial(growing.sync, log.path, log.fmt, info.id))
+                self._synced.add(info.id)
 
     def go_on(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""

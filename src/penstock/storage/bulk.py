@@ -342,6 +342,7 @@ def _append_growing(log: Log, frames: _Frames, on_place: OnPlace) -> Batch:
         if now.end + need > log.file_size and now.end > empty:
             log.buffered.go_on(control, now)
             now = control.active()
+        log.buffered.sync_left(now)
         batch = frames.at(now.next, _time(control))
         on_place(batch)
         control.announce(now.end + need, now.next + count)

@@ -5,6 +5,7 @@ For frames without a checksum. `buffered` writes to it, `opening` and `span` cut
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -105,6 +106,15 @@ def cut(top: Path, fmt: Format, segment: int, end: int, count: int) -> None:
     paths = SegmentPaths(top, fmt, segment)
     _end_at(paths.times, companion.length(fmt.SPEC, count), may_be_lost=True)
     _end_at(paths.data, end)
+
+
+def sync(top: Path, fmt: Format, segment: int) -> None:
+    """Put a segment's records on the disk. The companion first: of a record that is zeros only its entry tells that it is one."""
+    paths = SegmentPaths(top, fmt, segment)
+    with suppress(FileNotFoundError), files.opened(paths.times) as fd:  # the records do without
+        files.sync(fd)
+    with files.opened(paths.data) as fd:
+        files.sync(fd)
 
 
 def seal(top: Path, fmt: Format, segment: int, end: int, count: int, *, synced: bool) -> None:

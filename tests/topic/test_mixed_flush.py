@@ -1,0 +1,101 @@
+"""Publishers that sync beside some that do not, on one partition: what is durable holds for all before it, whoever wrote that.
+
+What the kernel syncs is not seen here, only what Python code does: the segments that somebody has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import SyncFailed, Topic
+from penstock.storage import files, growing
+from penstock.storage.bulk import Part, append
+from tests.topic.conftest import open_topics, part_of
+
+SEGMENT = 256
+MESSAGE = b"x" * 200  # one to a segment
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the finished segments that were put on the disk for one who syncs, in that order."""
+    numbers: list[int] = []
+    real = growing.sync
+
+    def sync(top: Path, fmt: growing.Format, segment: int) -> None:
+        real(top, fmt, segment)
+        numbers.append(segment)
+
+    monkeypatch.setattr(growing, "sync", sync)
+    return numbers
+
+
+@pytest.fixture
+def two(tmp_path: Path, synced: list[int]) -> Iterator[tuple[Topic, Topic]]:
+    """One topic, opened without syncs and with them. The second stands on the first segment already."""
+    with (
+        open_topics(tmp_path, segment_bytes=SEGMENT, flush="none") as fast,
+        open_topics(tmp_path, segment_bytes=SEGMENT, flush="fsync") as safe,
+    ):
+        safe.topic("t").publish(b"first").wait()
+        yield fast.topic("t"), safe.topic("t")
+
+
+def test_what_others_rolled_is_on_the_disk_before_the_mark_passes_it(
+    two: tuple[Topic, Topic], synced: list[int]
+) -> None:
+    fast, safe = two
+    for _ in range(4):
+        fast.publish(MESSAGE).wait()
+    assert fast.stats()[0].durable_offset == 1
+    assert synced == []
+    safe.publish(b"y").wait()
+    assert safe.stats()[0].durable_offset == 6
+    assert synced == [0, 1, 2]
+
+
+def test_the_same_where_the_one_who_syncs_rolls(two: tuple[Topic, Topic], synced: list[int]) -> None:
+    fast, safe = two
+    fast.publish(b"z" * 40).wait()  # in the segment that the other one stands on
+    safe.publish(MESSAGE).wait()
+    assert synced == [0]
+    for _ in range(3):
+        safe.publish(MESSAGE).wait()
+    assert synced == [0], "what it synced itself it does not sync again"
+
+
+def test_frames_that_were_encoded_elsewhere(two: tuple[Topic, Topic], synced: list[int]) -> None:
+    fast, _ = two
+    for _ in range(2):
+        fast.publish(MESSAGE).wait()
+    frame = len(MESSAGE).to_bytes(4, "big") + MESSAGE
+    append(part_of(fast).log, [Part(frame)], lambda batch: None)
+    assert fast.stats()[0].durable_offset == 4
+    assert synced == [0, 1]
+
+
+def test_one_who_syncs_alone_syncs_nothing_twice(tmp_path: Path, synced: list[int]) -> None:
+    with open_topics(tmp_path, segment_bytes=SEGMENT) as logs:
+        for _ in range(5):
+            logs.topic("t").publish(MESSAGE).wait()
+    assert synced == []
+
+
+def test_a_failed_sync_of_what_others_wrote_fails_the_promise(
+    two: tuple[Topic, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, safe = two
+    for _ in range(2):
+        fast.publish(MESSAGE).wait()
+
+    def sync(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(files, "sync", sync)
+        with pytest.raises(SyncFailed):
+            safe.publish(b"y").wait()
+    assert fast.stats()[0].durable_offset == 1
