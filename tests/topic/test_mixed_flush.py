@@ -5,7 +5,9 @@ What the kernel syncs is not seen here, only what Python code does: the segments
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ import pytest
 from penstock import SyncFailed, Topic
 from penstock.storage import files, growing
 from penstock.storage.bulk import Part, append
-from tests.topic.conftest import open_topics, part_of
+from penstock.testing.crashes import power_cuts
+from penstock.testing.recording import recorded
+from tests.topic.conftest import messages, open_topics, part_of
 
 SEGMENT = 256
 MESSAGE = b"x" * 200  # one to a segment
@@ -99,3 +103,53 @@ def test_a_failed_sync_of_what_others_wrote_fails_the_promise(
         with pytest.raises(SyncFailed):
             safe.publish(b"y").wait()
     assert fast.stats()[0].durable_offset == 1
+
+
+# ---- what a power cut leaves ----
+
+
+def cut_anywhere(top: Path, run: Callable[[Path, Callable[[int], None]], None], most: int = 200) -> int:
+    """Run, cut the power in every way there is (or so many of them by chance), and hold what is left to how many messages were promised;
+    how many cuts."""
+    promised = [0]
+    left = top / "left"
+    with recorded(top / "run", lambda: promised[0]) as recording:
+
+        def promise(count: int) -> None:
+            promised[0] = count
+            recording.moment("a promise")
+
+        run(top / "run", promise)
+    cuts = power_cuts(recording.moments, random.Random(1), most).all
+    for cut in cuts:
+        cut.lay(left)
+        with open_topics(left) as logs:
+            assert len(messages(logs.topic("t"))) >= cut.moment.note, str(cut)  # type: ignore[operator]
+        shutil.rmtree(left)
+    return len(cuts)
+
+
+def test_a_power_cut_takes_nothing_from_below_a_promise(tmp_path: Path) -> None:
+    def run(top: Path, promise: Callable[[int], None]) -> None:
+        with (
+            open_topics(top, segment_bytes=SEGMENT, flush="none") as fast,
+            open_topics(top, segment_bytes=SEGMENT) as safe,
+        ):
+            for _ in range(3):
+                fast.topic("t").publish(MESSAGE).wait()
+            safe.topic("t").publish(b"y").wait()
+            promise(4)
+
+    assert cut_anywhere(tmp_path, run) > 20
+
+
+def test_flush_promises_empty_messages_too(tmp_path: Path) -> None:
+    def run(top: Path, promise: Callable[[int], None]) -> None:
+        with open_topics(top, flush="none") as fast:
+            t = fast.topic("t")
+            for i, message in enumerate([b"x", b"", b"y"]):
+                t.publish(message)
+                t.flush()
+                promise(i + 1)
+
+    assert cut_anywhere(tmp_path, run) > 20

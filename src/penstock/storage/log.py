@@ -25,7 +25,7 @@ from penstock.errors import (
     SyncFailed,
 )
 from penstock.options import Roll
-from penstock.storage import files, notes, segment
+from penstock.storage import files, growing, notes, segment
 from penstock.storage.buffered import Buffered, Buffering
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.cursor import Cursors
@@ -444,8 +444,11 @@ class Log:
     def _sync_file(self, control: Control, segment_id: int) -> None:
         paths = self.directory.paths(segment_id)
         with self._unless_gone(control, segment_id):
-            with files.opened(paths.data) as fd:
-                files.sync(fd)
+            if self.fmt.GROWS:
+                growing.sync(self.path, self.fmt, segment_id)
+            else:
+                with files.opened(paths.data) as fd:
+                    files.sync(fd)
             paths.sync_names()
 
     @contextmanager
