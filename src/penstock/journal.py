@@ -21,7 +21,7 @@ from penstock.errors import DiskFull, InvalidCheck, InvalidPayload, PenstockErro
 from penstock.formats import journal as fmt
 from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, Checkpoints
 from penstock.kernel import Buffer, Record
-from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, Flush, Roll
+from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, MAX_NUMBER, Flush, Roll
 from penstock.storage import bulk, sessions
 from penstock.storage.aside import aside
 from penstock.storage.buffered import Buffering
@@ -117,8 +117,9 @@ class Journal(AsyncClosable):
         waits for more: a batch is larger then, and each of its records later.
         """
         self.path = Path(path)
-        if not isinstance(buffer_bytes, int) or buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes must be at least 1, not {buffer_bytes!r}")
+        # First of all: an open that fails later has begun a session, and set the last one aside.
+        if not isinstance(buffer_bytes, int) or not 1 <= buffer_bytes <= MAX_NUMBER:
+            raise ValueError(f"buffer_bytes must be 1 to {MAX_NUMBER}, not {buffer_bytes!r}")
         if not linger_s >= 0:
             raise ValueError(f"linger_s must not be negative, and is {linger_s!r}")
         self._holder: Holder | None = None
@@ -138,11 +139,10 @@ class Journal(AsyncClosable):
         try:
             settle(self.path, fmt, {}, {}, _no_settings, read_only=False)
             self._holder = Holder(self.path, "journal", readable=False)
-            for place in sessions.set_aside(self.path, fmt):
-                self._sessions.append(Session(place))
             state = Checkpoints(0, 0)
-            for session in self._sessions:
-                state = session.last_state(state)
+            for place in sessions.set_aside(self.path, fmt):
+                self._sessions.append(Session(place, state))
+                state = self._sessions[-1].state
             self._written = state  # as the disk has it
             self._checked, self._current = state  # when all that is on its way has arrived
             self._recovered_to = state.current  # groups up to here are of earlier sessions
@@ -428,7 +428,7 @@ class Journal(AsyncClosable):
         for number, session in enumerate(self._sessions if not self._walked else ()):
             for group, payloads in session.walk(checked, on_corrupt, losses):
                 self._open_log()
-                complete = group <= session.current
+                complete = group <= session.state.current
                 yield kernel.records(payloads, group, complete, number)
 
     def _finish_walk(self) -> None:
@@ -452,10 +452,11 @@ class Journal(AsyncClosable):
 
     def _spans(self) -> list[bulk.Span]:
         """All segments that may hold a batch, of earlier sessions too."""
-        return [
-            *(span for session in self._sessions for span in bulk.spans(session.log)),
-            *bulk.spans(self._open_log()),
-        ]
+        found = list[bulk.Span]()
+        for session in self._sessions:
+            with session.reading() as log:
+                found += bulk.spans(log)
+        return found + bulk.spans(self._open_log())
 
     def _has_unwalked(self) -> bool:
         """Whether the walk, which did not come to its end, would give anything, or find any damage."""

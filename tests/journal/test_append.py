@@ -198,7 +198,7 @@ def test_threads_that_wait_for_room_all_get_it(new: New, path: Path) -> None:
     assert len(found) == 400
 
 
-@pytest.mark.parametrize("bad", [0, -1, 1.5, "many"])
+@pytest.mark.parametrize("bad", [0, -1, 1.5, "many", 1 << 64])
 def test_a_bound_that_is_none(path: Path, bad: object) -> None:
     with pytest.raises(ValueError, match="buffer_bytes"):
         Journal(path, buffer_bytes=bad)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import DiskFull, FilesMissing, Journal, LogBusy, NotALog, Queue, RecoveryUnfinished
+from penstock import DiskFull, FilesMissing, Journal, LogBusy, LogClosed, NotALog, Queue, RecoveryUnfinished
 from penstock import journal as journal_module
 from penstock.storage.janitor import Janitor
 from tests.journal import by_hand
@@ -499,3 +499,48 @@ def _peek(new: New) -> list[journal_module.Record]:
     with pytest.warns(RecoveryUnfinished):
         j.close()
     return found
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_any_number_of_sessions_needs_no_more_open_files_than_one(new: New) -> None:
+    """A service may be restarted many times before it has walked."""
+    with new() as j:
+        j.append(b"x").result()
+    open_with: list[int] = []
+    for _ in range(6):
+        j = new()
+        open_with.append(_descriptors())
+        walk = iter(j.recovered())
+        assert next(walk).payload == b"x"
+        del walk
+        assert _descriptors() == open_with[-1], "a walk that is left keeps none"
+        with pytest.warns(RecoveryUnfinished):
+            j.close()
+    assert len(set(open_with)) == 1
+    assert payloads(walked(new())) == [b"x"]
+
+
+def test_a_journal_that_is_closed_in_the_midst_of_a_walk_keeps_no_session_open(new: New, path: Path) -> None:
+    with new() as j:
+        j.append_many([b"x"] * 10_000).result()
+    j = new()
+    walk = iter(j.recovered())
+    next(walk)
+    with pytest.warns(RecoveryUnfinished):
+        j.close()
+    held_open = [fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.exists()]
+    assert path / "recovery" / "0" / ".lock" not in held_open
+    with pytest.raises(LogClosed):
+        list(walk)
+
+
+def test_options_that_cannot_be_leave_no_session_behind(new: New, path: Path) -> None:
+    with new() as j:
+        j.append(b"x").result()
+    before = tree(path)
+    with pytest.raises(ValueError, match="buffer_bytes must be 1 to"):
+        new(buffer_bytes=1 << 64)
+    assert tree(path) == before

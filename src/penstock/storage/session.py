@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -46,60 +47,76 @@ def last_checkpoints(log: Log, before: Checkpoints) -> Checkpoints:
     return before
 
 
+def _start(log: Log, checked: int) -> SegmentInfo:
+    """The first file that may have records of later groups."""
+    start, *later = _files(log)
+    for following in later:
+        seg = log.directory.read(following.id, following.base, listed=True)
+        frame = bytes(seg.data[:CHECKPOINT_BYTES])
+        if len(frame) < CHECKPOINT_BYTES or fmt.read_head(frame) != (CHECKPOINT, 16):
+            break
+        if seg.times.sum(0) not in (0, kernel.crc64(frame)):
+            break
+        if fmt.read_checkpoints(frame[fmt.SPEC.overhead :], str(seg.paths.data), 0).current + 1 > checked:
+            break
+        start = following
+    return start
+
+
 class Session:
-    """What an earlier open left, to be read."""
+    """What an earlier open left, to be read. Its files are open only meanwhile: there may be any number of sessions."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, before: Checkpoints) -> None:
+        """`before` is how far the journal had come when it began."""
+        self._place = place
+        self._open: list[Log] = []
         self.last_file = max(sessions.segments(place, fmt), default=-1)
-        self.current = 0  # the checkpoint that was registered last in it
-        self.log = Log(place, fmt, file_size=MAX_FILE_BYTES, interval=INDEX_INTERVAL, roll=Roll(), still=True)
+        with self.reading() as log:
+            self.next_sequence = log.next_sequence
+            self.state = last_checkpoints(log, before)  # how far it had come at the end
 
-    @property
-    def next_sequence(self) -> int:
-        return self.log.next_sequence
-
-    def last_state(self, before: Checkpoints) -> Checkpoints:
-        """How far the journal had come at the end of this session; `before` if it does not say."""
-        state = last_checkpoints(self.log, before)
-        self.current = state.current
-        return state
+    @contextmanager
+    def reading(self) -> Iterator[Log]:
+        """Have it open."""
+        log = Log(self._place, fmt, file_size=MAX_FILE_BYTES, interval=INDEX_INTERVAL, roll=Roll(), still=True)
+        self._open.append(log)
+        try:
+            yield log
+        finally:
+            log.close()
+            with suppress(ValueError):  # the session was closed meanwhile
+                self._open.remove(log)
 
     def walk(self, checked: int, on_corrupt: OnCorrupt, losses: list[Loss]) -> Iterator[tuple[int, list[bytes]]]:
         """The records of groups after `checked`: (group, payloads), some at a time."""
-        reader = LogReader(self.log, on_corrupt)
+        with self.reading() as log:
+            yield from self._walk(log, checked, on_corrupt, losses)
+
+    def _walk(
+        self, log: Log, checked: int, on_corrupt: OnCorrupt, losses: list[Loss]
+    ) -> Iterator[tuple[int, list[bytes]]]:
+        reader = LogReader(log, on_corrupt)
         try:
-            reader.seek(self._start(checked).base)
+            reader.seek(_start(log, checked).base)
             group, known = 1, False  # what follows damage may be of a later group: it is given until a checkpoint tells
             while True:
                 kind, payloads = reader.records.read_run(_RUN)
                 for loss in reader.losses:
-                    losses.append(loss._replace(reason=f"{self.log.path}: {loss.reason}"))
+                    losses.append(loss._replace(reason=f"{log.path}: {loss.reason}"))
                     known = False
                 reader.losses.clear()
                 if not payloads:
                     return
                 if kind == CHECKPOINT:
-                    group = fmt.read_checkpoints(payloads[-1], str(self.log.path), 0).current + 1
+                    group = fmt.read_checkpoints(payloads[-1], str(log.path), 0).current + 1
                     known = True
                 elif group > checked or not known:
                     yield max(group, checked + 1), payloads
         finally:
             reader.close()
 
-    def _start(self, checked: int) -> SegmentInfo:
-        """The first file that may have records of later groups."""
-        start, *later = _files(self.log)
-        for following in later:
-            seg = self.log.directory.read(following.id, following.base, listed=True)
-            frame = bytes(seg.data[:CHECKPOINT_BYTES])
-            if len(frame) < CHECKPOINT_BYTES or fmt.read_head(frame) != (CHECKPOINT, 16):
-                break
-            if seg.times.sum(0) not in (0, kernel.crc64(frame)):
-                break
-            if fmt.read_checkpoints(frame[fmt.SPEC.overhead :], str(seg.paths.data), 0).current + 1 > checked:
-                break
-            start = following
-        return start
-
     def close(self) -> None:
-        self.log.close()
+        """Whoever is in the midst of a walk cannot go on with it."""
+        while self._open:
+            with suppress(IndexError):  # whoever read it was faster
+                self._open.pop().close()
