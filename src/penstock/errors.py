@@ -24,7 +24,7 @@ PenstockError
 ├── FilesMissing                      the numbers of a journal's files have a gap, or one comes twice
 ├── DataLost                          what a Spark query is to read next was removed from the log
 ├── StagingLost                       what tasks of Spark put aside for a commit is gone, or not what it was
-├── RecordGone                        the sequence was removed by retention, or does not exist yet
+├── RecordGone                        the sequence was removed, by retention or a finished walk, or does not exist yet
 ├── CorruptRecord                     a record before the end of the log is damaged
 ├── CorruptSegment                    the compressed stream of a segment is damaged
 ├── DiskFull (OSError)                no room; nothing was changed

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock import kernel
-from penstock.errors import DiskFull, InvalidCheck, InvalidPayload, PenstockError, RecordsLost, RecoveryUnfinished
+from penstock.errors import (
+    DiskFull,
+    InvalidCheck,
+    InvalidPayload,
+    PenstockError,
+    RecordGone,
+    RecordsLost,
+    RecoveryUnfinished,
+)
 from penstock.formats import journal as fmt
 from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, Checkpoints
 from penstock.kernel import Buffer, Record
@@ -125,6 +133,7 @@ class Journal(AsyncClosable):
         self._holder: Holder | None = None
         self._lock = threading.Lock()  # of what is registered and retired, and the order in which that is written
         self._close_lock = threading.Lock()
+        self._forgetting = threading.Lock()  # while what was walked over goes
         self._grown = False  # data came since the last checkpoint was registered
         self._lost = 0  # records of batches that failed, as far as was told
         self._changes: deque[_Change] = deque()  # checkpoint records on their way to the disk
@@ -426,10 +435,25 @@ class Journal(AsyncClosable):
             self._settle()
             checked = self._written.checked
         for number, session in enumerate(self._sessions if not self._walked else ()):
-            for group, payloads in session.walk(checked, on_corrupt, losses):
-                self._open_log()
-                complete = group <= session.state.current
-                yield kernel.records(payloads, group, complete, number)
+            try:
+                for group, payloads in session.walk(checked, on_corrupt, losses):
+                    self._check_walking()
+                    complete = group <= session.state.current
+                    yield kernel.records(payloads, group, complete, number)
+                self._check_walking()
+            except (PenstockError, OSError):
+                self._check_walking()  # files that went with the end of another walk are not missing
+                raise
+
+    def _check_walking(self) -> None:
+        """Raise what is true if a walk that has begun cannot go on."""
+        self._open_log()
+        with self._forgetting:
+            if self._walked:
+                raise RecordGone(
+                    f"{self.path}: another walk has come to its end, so what both went over is retired and deleted; go on with what "
+                    "that one gave, and walk once at a time"
+                )
 
     def _finish_walk(self) -> None:
         """The walk has come to its end: what it went over goes, once what was appended meanwhile is on the disk."""
@@ -443,8 +467,9 @@ class Journal(AsyncClosable):
             # What was lost was perhaps appended again from here: then this is still needed.
             made = self._register_if_whole(Checkpoints(retired, self._current), retired)
         made.result()
-        sessions.forget(self.path)
-        self._walked = True
+        with self._forgetting:
+            sessions.forget(self.path)
+            self._walked = True
         for session in self._sessions:
             session.close()
         self._sessions = []

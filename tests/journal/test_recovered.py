@@ -20,6 +20,7 @@ from penstock import (
     LogClosed,
     PenstockError,
     Record,
+    RecordGone,
     RecordsLost,
     RecoveryUnfinished,
 )
@@ -135,6 +136,36 @@ def test_old_files_are_set_aside_when_it_is_opened(new: New, path: Path, monkeyp
     assert payloads(walked(j)) == [b"a" * 30, b"b" * 30]
     assert not (path / "recovery").exists()
     until(lambda: not (path / "recovery.done").exists(), "what was walked over is deleted")
+
+
+def test_a_walk_beside_which_another_one_ends_is_told_so(new: New) -> None:
+    with new() as j:
+        fill(j, [b"%d" % i for i in range(10_000)])
+    j = new()
+    one, other = iter(j.recovered()), iter(j.recovered())
+    next(other)
+    assert len(list(one)) == 10_000
+    with pytest.raises(RecordGone, match="another walk has come to its end"):
+        list(other)
+    assert walked(j) == []
+    j.append(b"it goes on").result()
+
+
+def test_a_walk_whose_next_file_goes_with_the_end_of_another_is_told_so(
+    new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_files(monkeypatch, 60)
+    with new() as j:
+        fill(j, [b"a" * 30, b"b" * 30, b"c" * 30])
+    j = new()
+    other = iter(j.recovered())
+    next(other)
+    sessions.forget(j.path)  # as another thread does at the end of its walk
+    sessions.sweep(j.path)
+    with j._forgetting:
+        j._walked = True
+    with pytest.raises(RecordGone):
+        list(other)
 
 
 def test_a_walk_goes_on_while_records_are_appended_again(new: New) -> None:
