@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from penstock import Queue, RecordGone, Roll
+from penstock import DiskFull, Queue, RecordGone, Roll
 from penstock.kernel import NAME
 from penstock.storage import files
 from tests.queue.conftest import payload
-from tests.support import until
+from tests.support import data_files, until
 
 SLOW = NAME == "reference"
 
@@ -231,3 +231,23 @@ def test_a_naive_datetime_is_refused(many: Queue) -> None:
     with pytest.raises(ValueError, match="time zone"):
         t.seek_time(naive)
     assert t.position == 5
+
+
+def test_an_index_that_cannot_be_made_anew_is_done_without(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk readers go on."""
+    with Queue(path, file_size=65536, index_interval=4) as q:
+        for i in range(400):
+            q.append(b"%04d" % i + bytes(400))
+        q.sync()
+        data_files(path)[0].with_suffix(".index").unlink()
+
+        def full(fd: int, data: bytes, offset: int) -> None:
+            raise DiskFull(path, len(data))
+
+        t = q.tailer()
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "write", full)
+            for at in (100, 50, 120):
+                t.seek(at)
+                assert t.read(0).payload[:4] == b"%04d" % at
+        assert not list(path.rglob("*.tmp"))

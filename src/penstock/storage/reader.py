@@ -167,14 +167,19 @@ class LogReader:
         return place_over(self.log.losses.all(), seg, bad, end) or next_readable(seg, bad, end)
 
     def _mend_index(self, seg: ReadSegment, info: SegmentInfo) -> bool:
-        """The index did not lead there: make it anew from the data, once, for a finished segment and where allowed."""
+        """The index did not lead there: make it anew from the data, once, for a finished segment and where allowed. Where that cannot be
+        stored, on a full disk say, it is done without."""
         if self.log.read_only or not self.log.fmt.INDEXED:
             return False
         if info.id == self.log.active().segment or info.id in self._mended:
             return False
         self._mended.add(info.id)
         found = walk(seg, Place(info.end, info.next), self.log.interval, Recovery())
-        files.replace(seg.paths.index, index.pack(self.log.interval, seg.base, info.count, found.points))
+        made = index.pack(self.log.interval, seg.base, info.count, found.points)
+        try:
+            files.replace(seg.paths.index, made)
+        except OSError:
+            return False
         self._segment = None
         return True
 
