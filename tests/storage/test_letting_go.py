@@ -269,11 +269,21 @@ def _no_sync(path: Path) -> None:
             Queue(path / "new")
 
 
-def _fail(fd: int) -> None:
+def _fail(fd: int, *args: object, **options: object) -> bool:
     raise OSError(5, "no disk")
 
 
-@pytest.mark.parametrize("failing", [_not_there, _bad_page, _of_another, _busy, _no_sync])
+def _no_lock(path: Path) -> None:
+    """Nor is it told who has it."""
+    for call in ("lock", "read"):
+        for kind in (Channel, Journal):
+            with kind(path / kind.__name__), pytest.MonkeyPatch.context() as patch:
+                patch.setattr(files, call, _fail)
+                with pytest.raises(OSError, match="no disk"):
+                    kind(path / kind.__name__)
+
+
+@pytest.mark.parametrize("failing", [_not_there, _bad_page, _of_another, _busy, _no_sync, _no_lock])
 def test_what_could_not_be_opened_holds_nothing(path: Path, failing: Callable[[Path], None]) -> None:
     failing(path)
     before = held(path)

@@ -24,13 +24,14 @@ class Holder:
         """`readable`: others may open it with read_only=True meanwhile."""
         self._pid = os.getpid()
         self._fd = files.create(top / _NAME, exclusive=False)
-        if not files.lock(self._fd, shared=False, wait=False):
-            other = files.read(self._fd, 0, _MOST_BYTES).decode("ascii", "replace").strip()
-            files.close(self._fd)
-            who = "this process" if other == str(os.getpid()) else f"process {other or 'unknown'}"
-            instead = ", or open it here with read_only=True" if readable else ""
-            raise LogBusy(f"{top}: {who} has this {what} open, and one at a time may; close it there first{instead}")
         try:
+            if not files.lock(self._fd, shared=False, wait=False):
+                other = files.read(self._fd, 0, _MOST_BYTES).decode("ascii", "replace").strip()
+                who = "this process" if other == str(os.getpid()) else f"process {other or 'unknown'}"
+                instead = ", or open it here with read_only=True" if readable else ""
+                raise LogBusy(
+                    f"{top}: {who} has this {what} open, and one at a time may; close it there first{instead}"
+                )
             files.write(self._fd, f"{self._pid}\n".ljust(_MOST_BYTES).encode(), 0)  # in one piece: it is read unlocked
         except BaseException:
             self.close()
@@ -40,9 +41,11 @@ class Holder:
     def close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            if self._pid == os.getpid():
-                files.unlock(fd)  # a child forked just now may have the file open for a moment yet
-            files.close(fd)
+            try:
+                if self._pid == os.getpid():
+                    files.unlock(fd)  # a child forked just now may have the file open for a moment yet
+            finally:
+                files.close(fd)
 
 
 def is_held(top: Path) -> bool:
