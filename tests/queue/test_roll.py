@@ -129,6 +129,16 @@ def test_roll_by_time(path: Path, interval: float | timedelta) -> None:
     assert all(later - sooner >= 50_000 for sooner, later in pairwise(made))
 
 
+def test_roll_by_time_goes_on_after_the_clock_was_set_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        ahead_us = time.time_ns() // 1000 + 86_400_000_000
+        patch.setattr(files, "now_us", lambda: ahead_us)
+        with Queue(path, file_size=1 << 20) as q:
+            q.append(b"tomorrow")
+    with Queue(path, file_size=1 << 20, roll=Roll.every(0.05)) as q:
+        until(lambda: q.append(b"x") and len(data_files(path)) >= 3, "the log rolls twice", 5.0)
+
+
 def test_an_old_file_without_records_is_not_rolled(path: Path) -> None:
     with Queue(path, file_size=65536, roll=Roll.every(0.001)) as q:
         made = parse_data(data_files(path)[0].read_bytes()).created_us

@@ -109,7 +109,8 @@ class Mapped:
         self.writer.detach()
         self.segment = None
         seg = self._log.directory.write(now.segment, now.base)
-        created_us = seg.header.created_us or 0
+        # A file that says it is from a time to come was made before the clock was set back: then it is as old as this moment.
+        created_us = min(seg.header.created_us or 0, files.now_us())
         self.writer.attach(
             seg.data,
             seg.times,
