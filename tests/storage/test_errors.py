@@ -8,6 +8,7 @@ import gc
 import os
 import pickle
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +25,7 @@ import pytest
 from penstock import (
     Channel,
     DiskFull,
+    FilesMissing,
     Flush,
     Journal,
     PenstockError,
@@ -34,6 +37,7 @@ from penstock import (
 )
 from penstock.storage import files
 from penstock.storage.offsets import Offsets
+from tests.support import until
 
 WRITES: dict[str, Callable[[int], object]] = {
     "write": lambda fd: files.write(fd, b"x", 0),
@@ -172,15 +176,22 @@ OPENED: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
 SCRIPT = """
 import os, sys
 from pathlib import Path
-from penstock import Queue, Channel, Topics, StorageDenied
+from penstock import Queue, Channel, Journal, Topics, StorageDenied
 top = Path(sys.argv[1])
 if os.geteuid() == 0:
     os.seteuid(65534)
+open_queue = Queue(top / "writable" / "queue", file_size=8192)
+open_queue.append(b"a")
+(top / "writable" / "queue").chmod(0)
 for call in (
     lambda: Queue(top / "queue", read_only=True),
     lambda: Channel(top / "channel", read_only=True),
     lambda: Topics(top / "topic", read_only=True).topic("a"),
     lambda: Topics(top / "topic").topic("a"),
+    lambda: Queue(top / "queue" / "within", read_only=True),
+    lambda: Channel(top / "queue" / "within", read_only=True),
+    lambda: Journal(top / "queue" / "within"),
+    lambda: [open_queue.append(bytes(1000)) for _ in range(20)],
 ):
     try:
         call()
@@ -281,6 +292,57 @@ def test_what_cannot_be_listed_is_an_error_unless_it_is_the_file_systems(
         assert told.value.filename == str(tmp_path / name)
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("kind", [Queue, Channel, Journal, Topics])
+def test_of_a_name_that_is_too_long(tmp_path: Path, kind: Any, read_only: bool) -> None:
+    if kind is Journal and read_only:
+        pytest.skip("a journal is not opened so")
+    options = {"read_only": True} if read_only else {}
+    with pytest.raises(StorageFailed, match="choose a shorter path"):
+        opened = kind(tmp_path / ("x" * 300), **options)
+        opened.topic("a")  # only topics get here
+
+
+def test_of_a_channel_that_was_removed_when_it_rolls(tmp_path: Path) -> None:
+    with Channel[bytes](tmp_path / "log", segment_bytes=1000) as c:
+        tx = c.tx()
+        tx.send(b"1")
+        shutil.rmtree(tmp_path / "log")
+        with pytest.raises(FilesMissing, match="removed while the log is open"):
+            for _ in range(20):
+                tx.send(bytes(300))
+        with suppress(PenstockError):
+            c.close()
+
+
+def test_of_a_topic_that_was_removed(tmp_path: Path) -> None:
+    logs = Topics(tmp_path, linger_s=0)
+    t = logs.topic("a", 2)
+    member = t.group("g")
+    member.poll()
+    shutil.rmtree(tmp_path / "a" / ".groups")
+    with pytest.raises(FilesMissing, match="join again"):
+        until(lambda: member.poll() and False, "the member looks around", 5.0)
+    member.close()
+    with t.group("g") as again:
+        again.poll()
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(FilesMissing, match="removed while it is open"):
+        t.add_partitions(3)
+    with suppress(PenstockError):
+        logs.close()
+
+
+def test_a_journal_that_was_removed_is_closed_all_the_same(tmp_path: Path) -> None:
+    j = Journal(tmp_path / "log")
+    j.append(b"1").result()
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(FilesMissing):
+        j.close()
+    assert j.closed
+    j.close()
+
+
 def test_of_what_may_not_be_read() -> None:
     """Asked by somebody who is not root."""
     with tempfile.TemporaryDirectory() as made:  # below nothing that is hidden from others
@@ -292,10 +354,12 @@ def test_of_what_may_not_be_read() -> None:
         top.chmod(0o755)
         for path in list(top.iterdir()):
             path.chmod(0)
+        (top / "writable").mkdir()
+        (top / "writable").chmod(0o777)
         try:
             done = subprocess.run([sys.executable, "-W", "ignore", "-c", SCRIPT, made], capture_output=True, text=True)
         finally:
-            for path in list(top.iterdir()):
+            for path in [*top.iterdir(), top / "writable" / "queue"]:
                 path.chmod(0o700)
     assert done.returncode == 0, done.stderr
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import LogClosed
+from penstock.errors import FilesMissing, LogClosed
 from penstock.storage import files
 
 _LOOK_S: Final = 0.2  # how soon a death is noticed
@@ -188,7 +188,13 @@ class Claims:
     def _live(self) -> list[str]:
         """The names of all live members, in order. The files of dead ones are removed."""
         found, swept = [self._name], False
-        for name in [path.name for path in files.children(self._top)]:
+        try:
+            names = [path.name for path in files.children(self._top)]
+        except FileNotFoundError as error:
+            raise FilesMissing(
+                f"{self._top}: it was removed, and with it who is a member of this group; close the member and join again"
+            ) from error
+        for name in names:
             if name.startswith(_MEMBER) and name != self._name:
                 if self._is_alive(name):
                     found.append(name)

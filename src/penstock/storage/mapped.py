@@ -7,13 +7,13 @@ grow lock, then the control page's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 from penstock import kernel
-from penstock.errors import InvalidPayload, LogClosed, SyncFailed
+from penstock.errors import FilesMissing, InvalidPayload, LogClosed, SyncFailed
 from penstock.kernel.spec import DIRTY, POISONED, REMAP, ROLL, SPACE
 from penstock.options import Roll
 from penstock.storage import files, span
@@ -108,7 +108,8 @@ class Mapped:
         control.check_here()
         self.writer.detach()
         self.segment = None
-        seg = self._log.directory.write(now.segment, now.base)
+        with _telling(self._log.path):
+            seg = self._log.directory.write(now.segment, now.base)
         # A file that says it is from a time to come was made before the clock was set back: then it is as old as this moment.
         created_us = min(seg.header.created_us or 0, files.now_us())
         self.writer.attach(
@@ -165,7 +166,7 @@ class Mapped:
     def go_on(self, control: Control, now: Active) -> None:
         """Go on to a new segment. Under the lock. A crash anywhere in here leaves the old one active."""
         control.check_here()
-        with self._log.directory.meters.rolling():
+        with self._log.directory.meters.rolling(), _telling(self._log.path):
             self._roll(control, now)
 
     def _roll(self, control: Control, now: Active) -> None:
@@ -245,6 +246,20 @@ class Mapped:
         if self.ahead_fd >= 0:
             fd, self.ahead_fd = self.ahead_fd, -1
             files.close(fd)
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """What the system says of a log's files while it is appended to, as errors of ours."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FilesMissing(
+            f"{error.filename or path}: it was removed while the log is open; close the log in every process, restore its files from "
+            "a copy, then open it again"
+        ) from error
+    except OSError as error:
+        files.tell(error, path)
 
 
 def _refusing(log: Owner) -> Callable[[int, int, int], None]:

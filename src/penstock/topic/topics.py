@@ -15,13 +15,14 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.errors import (
     BufferFull,
+    FilesMissing,
     InvalidOffset,
     InvalidPayload,
     InvalidTopic,
@@ -91,7 +92,7 @@ class Topic:
         """Have so many partitions from now on. Messages with a key go elsewhere then: `partition_of` depends on how many
         there are. Other processes see them when they open the topic anew, or, where they have a member of a group, at its next look
         around."""
-        with self._lock, files.opened(self.path) as fd:
+        with self._lock, self._opened_directory() as fd:
             self._topics._writable()
             files.lock(fd, shared=False)  # another process may be at it too
             self._settings = metadata.load(self.path) or self._settings
@@ -105,6 +106,19 @@ class Topic:
                 self._settings = {**self._settings, "partitions": partitions}
                 metadata.change(self.path, self._settings)
             self._grow(partitions)
+
+    @contextlib.contextmanager
+    def _opened_directory(self) -> Iterator[int]:
+        try:
+            fd = files.open_read(self.path)
+        except FileNotFoundError as error:
+            raise FilesMissing(
+                f"{self.path}: the topic was removed while it is open; close it in every process, then open it again"
+            ) from error
+        try:
+            yield fd
+        finally:
+            files.close(fd)
 
     def _partitions_now(self) -> int:
         """How many there are, whoever has added some."""
