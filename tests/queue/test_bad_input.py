@@ -37,6 +37,7 @@ from penstock import (
     UnsupportedFileSystem,
 )
 from penstock.storage import files
+from tests.support import data_files
 
 
 def digest(top: Path, live: bool = False) -> dict[str, str]:
@@ -367,6 +368,19 @@ def test_bad_options_are_refused_before_anything_is_made(tmp_path: Path, bad: di
 def test_bad_policies_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises((ValueError, TypeError)):
         make()
+
+
+@pytest.mark.parametrize(
+    "roll", [Roll.size(1 << 80), Roll.count(1 << 80), Roll.every(1e13), Roll.every(1e300)], ids=str
+)
+def test_a_limit_that_is_never_reached_is_none(tmp_path: Path, roll: Roll) -> None:
+    with Queue(tmp_path / "log", file_size=8192, roll=roll) as q:
+        for i in range(5):
+            q.append(b"%d" % i)
+        assert [m.payload for m in q.tailer().read_batch(1 << 70)] == [b"%d" % i for i in range(5)]
+        assert q.tailer().read_arrow(1 << 70).num_rows == 5
+        assert len(q.tailer(at="end", direction="backward").read_batch(1 << 70)) == 5
+    assert len(data_files(tmp_path / "log")) == 1
 
 
 def test_policies_cannot_be_changed() -> None:

@@ -190,10 +190,19 @@ def test_processes_that_add_partitions_at_once_lose_none(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["segment_bytes", "batch", "buffer_messages", "buffer_bytes"])
-@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "1", None])
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "1", None, 1 << 63])
 def test_options_that_cannot_be(path: Path, name: str, wrong: Any) -> None:
     with pytest.raises(ValueError, match=name):
         Topics(path, **{name: wrong})
+
+
+def test_the_largest_numbers_that_can_be(path: Path) -> None:
+    most = (1 << 63) - 1
+    with Topics(path, segment_bytes=most, batch=most, buffer_messages=most, buffer_bytes=most, linger_s=0) as logs:
+        t = logs.topic("a")
+        t.publish(b"x").wait()
+        assert len(t.read(0, 0, 1 << 70)) == 1
+        assert len(t.tailer().read_batch(1 << 70)) == 1
 
 
 def test_other_options_that_cannot_be(path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidPayload, PayloadTypeError, PenstockError
 from penstock.kernel import Buffer, Reader
+from penstock.options import MAX_NUMBER
 
 if TYPE_CHECKING:
     import pyarrow
@@ -48,7 +49,7 @@ def read_arrow(records: Reader, n: int) -> pyarrow.RecordBatch:
         ]
     )
     parts: list[list[pyarrow.Array]] = []
-    room = _MOST_BYTES
+    n, room = min(n, MAX_NUMBER), _MOST_BYTES
     while n > 0 and room > 0:
         try:
             count, size = records.measure(n, room)

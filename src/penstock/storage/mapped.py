@@ -110,8 +110,6 @@ class Mapped:
         self.segment = None
         with _telling(self._log.path):
             seg = self._log.directory.write(now.segment, now.base)
-        # A file that says it is from a time to come was made before the clock was set back: then it is as old as this moment.
-        created_us = min(seg.header.created_us or 0, files.now_us())
         self.writer.attach(
             seg.data,
             seg.times,
@@ -121,8 +119,8 @@ class Mapped:
             size=self._log.file_size,
             limit=min(self.roll_at(), self._log.file_size),
             interval=self._log.interval,
-            roll_next=now.base + self._log.roll.records if self._log.roll.records else _NEVER,
-            roll_us=created_us + int(self._log.roll.interval_s * 1e6) if self._log.roll.interval_s else _NEVER,
+            roll_next=min(_NEVER, now.base + (self._log.roll.records or _NEVER)),
+            roll_us=self._roll_us(seg.header.created_us or 0),
             spill=self._log.fmt.SPILLS,
             mirror=self._mirror,
             mirror_add=seg.header.begin - seg.header.start,
@@ -131,6 +129,14 @@ class Mapped:
         if self.ahead_fd >= 0:
             self.writer.work_ahead(self.ahead_fd, *seg.fds)
         self._log.on_work()
+
+    def _roll_us(self, created_us: int) -> int:
+        """The time from which on a file that was made then is left. One that says it is from a time to come was made before the clock was
+        set back: it is as old as this moment."""
+        if self._log.roll.interval_s is None:
+            return _NEVER
+        interval_us = min(self._log.roll.interval_s * 1e6, _NEVER)  # of a float, which may be larger than any time
+        return min(_NEVER, min(created_us, files.now_us()) + int(interval_us))
 
     def stand_on(self, control: Control, now: Active) -> None:
         """Stand on the active segment, if not there yet. Under the lock."""

@@ -16,6 +16,7 @@ from typing import Literal
 from penstock import kernel
 from penstock.errors import CorruptRecord, PenstockError, RecordGone
 from penstock.kernel import Message
+from penstock.options import MAX_NUMBER
 from penstock.storage import files, index
 from penstock.storage.damage import REASONS, Loss, Place
 from penstock.storage.log import Log
@@ -187,7 +188,7 @@ class LogReader:
         """Up to `n` records; fewer only at the end, or before a damaged one, at which the next call raises."""
         start = self.position
         try:
-            return self.records.read_batch(n)
+            return self.records.read_batch(min(n, MAX_NUMBER))
         except PenstockError:
             done = self.position - start
             if done <= 0:

@@ -39,6 +39,7 @@ from penstock.kernel import Buffer
 from penstock.options import (
     INDEX_INTERVAL,
     MAX_INDEX_INTERVAL,
+    MAX_NUMBER,
     MAX_PARTITIONS,
     TOPIC_BATCH,
     TOPIC_BUFFER_BYTES,
@@ -399,8 +400,8 @@ class Topics(AsyncClosable):
             ("buffer_messages", buffer_messages),
             ("buffer_bytes", buffer_bytes),
         ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number from 1 on, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_NUMBER:
+                raise ValueError(f"{name} must be a whole number from 1 to {MAX_NUMBER}, not {value!r}")
         if segment_bytes < fmt.SPEC.overhead:
             raise ValueError(f"segment_bytes must be at least {fmt.SPEC.overhead}, and is {segment_bytes}")
         if not linger_s >= 0:
