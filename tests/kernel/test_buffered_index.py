@@ -278,10 +278,31 @@ def test_what_may_look_like_zeros_never_written_syncs_the_companion(
 def test_others_do_not(new_rig: NewRig, spec: FrameSpec, kind: int, payload: bytes) -> None:
     rig = new_rig()
     buffered = rig.buffered(spec)
+    buffered.append(b"first")
+    put(buffered)
     rig.attach(buffered, times_fd=null(rig))
     buffered.append(payload, kind)
     buffered.append_many([payload, payload], kind)
-    assert put(buffered) == 100
+    assert put(buffered) == 101
+
+
+@pytest.mark.parametrize("spec", [JOURNAL, CHANNEL], ids=["journal", "checksum"])
+def test_who_syncs_beside_one_who_does_not_syncs_the_companion(new_rig: NewRig, spec: FrameSpec) -> None:
+    """What that one appended may look like zeros never written, and nobody remembers. A checksum proves it."""
+    rig = new_rig()
+    safe, fast = rig.buffered(spec), rig.buffered(spec, sync=False)
+    safe.append(b"x")
+    put(safe)
+    fast.append(b"")
+    put(fast)
+    rig.attach(safe, times_fd=null(rig))
+    safe.append(b"y")
+    if spec is CHANNEL:
+        assert put(safe) == 102
+        return
+    with pytest.raises(OSError, match="could not be put on the disk") as caught:
+        put(safe)
+    assert caught.value.errno == errno.EINVAL
 
 
 def test_without_sync_neither_is(new_rig: NewRig) -> None:

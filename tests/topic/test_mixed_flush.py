@@ -103,6 +103,8 @@ def test_a_failed_sync_of_what_others_wrote_fails_the_promise(
         with pytest.raises(SyncFailed):
             safe.publish(b"y").wait()
     assert fast.stats()[0].durable_offset == 1
+    with pytest.raises(SyncFailed):  # else its close would have to tell
+        fast.flush()
 
 
 # ---- what a power cut leaves ----
@@ -151,5 +153,18 @@ def test_flush_promises_empty_messages_too(tmp_path: Path) -> None:
                 t.publish(message)
                 t.flush()
                 promise(i + 1)
+
+    assert cut_anywhere(tmp_path, run) > 20
+
+
+def test_who_syncs_puts_the_entries_of_others_on_the_disk_too(tmp_path: Path) -> None:
+    """An empty message in the same segment is told from zeros by its entry alone, and who appended it did not sync that."""
+
+    def run(top: Path, promise: Callable[[int], None]) -> None:
+        with open_topics(top, flush="none") as fast, open_topics(top) as safe:
+            safe.topic("t").publish(b"x").wait()
+            fast.topic("t").publish(b"").wait()
+            safe.topic("t").publish(b"y").wait()
+            promise(3)
 
     assert cut_anywhere(tmp_path, run) > 20

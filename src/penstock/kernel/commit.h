@@ -49,10 +49,10 @@ static int ps_sync(int fd) {
 }
 
 /* The companion first, where only its entries can tell records from zeros that a power cut left: it may give a file its new
- * length and not yet a block's content. */
-static int ps_sync_pile(const ps_place *w, ps_spec spec, ps_pile *p, uint64_t at) {
+ * length and not yet a block's content. `behind`: others appended to the file and did not sync, and what they did is not known. */
+static int ps_sync_pile(const ps_place *w, ps_spec spec, ps_pile *p, uint64_t at, int behind) {
     int64_t began_ns = ps_mono_ns();
-    int error = !spec.sum && (p->hollow || ps_pile_has_blank(p, at)) ? ps_sync(w->times_fd) : 0;
+    int error = !spec.sum && (behind || p->hollow || ps_pile_has_blank(p, at)) ? ps_sync(w->times_fd) : 0;
     if (!error) error = ps_sync(w->data_fd);
     p->sync_ns = ps_mono_ns() - began_ns;
     return error;
@@ -88,6 +88,8 @@ static void ps_index_pile(const ps_place *w, ps_spec spec, const ps_pile *p, uin
     ps_write_all(w->index_fd, &n, 8, 8);
 }
 
+static uint64_t ps_durable_next(ps_control *c) { return PS_LOAD((uint64_t *)((uint8_t *)c + PS_DURABLE_AT) + 2); }
+
 /* Everything below this is on the disk. Whoever looks meanwhile finds a wrong checksum, and so no mark; `next` alone may be
  * read at any time. */
 static void ps_mark_durable(ps_control *c, uint64_t segment, uint64_t end, uint64_t next) {
@@ -116,7 +118,7 @@ static int ps_pile_commit(ps_control *c, const ps_place *w, ps_spec spec, ps_pil
     if (!*error)
         *error = ps_write_all(w->times_fd, p->entries, p->count * sizeof(ps_entry), entries_at);
     *fatal = *error && *error != ENOSPC && *error != EDQUOT;
-    if (!*error && sync && (*error = ps_sync_pile(w, spec, p, end))) {
+    if (!*error && sync && (*error = ps_sync_pile(w, spec, p, end, ps_durable_next(c) != next))) {
         PS_STORE(&c->poison, (uint64_t)*error);    /* the system tells a failure once: nobody may build on this file */
         *fatal = 1;
     }

@@ -49,6 +49,7 @@ class Owner(Protocol):
     file_size: int
     interval: int
     control: Control | None
+    told_failed: bool
     on_work: Callable[[], None]
 
     def locked(self) -> AbstractContextManager[Control]: ...
@@ -133,7 +134,7 @@ class Buffered:
         in the active one speaks for all before it. Under the lock."""
         log, control = self._log, self._log.writable()
         durable = control.durable
-        if durable is not None and durable.segment == now.segment:
+        if durable is not None and durable.next >= now.base:
             return
         for info in log.manifest.snapshot(control.generation).values():
             done = durable is not None and (info.id, info.end) <= (durable.segment, durable.end)
@@ -188,7 +189,8 @@ class Buffered:
         """Errors as this package's: what the kernel says of its own has no path."""
         try:
             yield
-        except PenstockError:
+        except PenstockError as error:
+            self._log.told_failed |= isinstance(error, SyncFailed)
             raise
         except (OSError, ValueError) as error:
             raise self.explained(error) from error

@@ -577,7 +577,9 @@ class Buffered:
         words[slot_word(place.turn, layout.DIRTY_NEXT)] = next_ + count
         words[slot_word(place.turn, layout.DIRTY_END)] = end + need
         entries_at = COMPANION_HEADER + SUMMED_ENTRY.size * (next_ - place.base)
-        failed = self._put(place, pile, end, entries, entries_at)
+        # Others appended to the file and did not sync, and what they did is not known.
+        behind = words[_DURABLE + 2] != next_
+        failed = self._put(place, pile, end, entries, entries_at, behind=behind)
         if failed is not None:
             with contextlib.suppress(OSError):  # then it stays announced, for the next to mend
                 _cut(place.data_fd, end, sync=False)
@@ -595,7 +597,9 @@ class Buffered:
             self._mark_durable(words[slot_word(place.turn, layout.SEGMENT)], end + need, next_ + count)
         return 0, next_
 
-    def _put(self, place: _Place, pile: _Pile, at: int, entries: bytes, entries_at: int) -> _Failed | None:
+    def _put(
+        self, place: _Place, pile: _Pile, at: int, entries: bytes, entries_at: int, *, behind: bool
+    ) -> _Failed | None:
         try:
             _write_all(place.data_fd, pile.frames, at)
             _write_all(place.times_fd, entries, entries_at)
@@ -604,7 +608,7 @@ class Buffered:
         began_ns = time.monotonic_ns()
         try:
             proves = self._codec.spec.sum_bytes > 0
-            if self._sync and not proves and (pile.hollow or has_blank(pile.frames, at)):
+            if self._sync and not proves and (behind or pile.hollow or has_blank(pile.frames, at)):
                 os.fdatasync(place.times_fd)  # only its entries tell records from zeros that a power cut left
             if self._sync:
                 os.fdatasync(place.data_fd)
