@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock import Queue, Topics
+from penstock.spark import pins
 from penstock.spark.progress import Listener, Progress
 from tests.spark.conftest import read, remove, values
 from tests.support import until
@@ -176,6 +177,20 @@ def test_lag_is_told(spark: SparkSession, tmp_path: Path) -> None:
     assert listener.last[str(query.id)].behind == 0
 
 
+def cut_short(target: Path, checkpoint: Path) -> None:
+    """As if the driver had died over the first batch to a topic, before it came to the second partition."""
+    for path in (target / "t").iterdir():
+        if path.name.lstrip(".").startswith("partition_1"):
+            remove(path) if path.is_dir() else path.unlink()
+    (query,) = (path.name for path in (target / "t" / ".sinks").iterdir())
+    pin = pins.load(target / "t", query)
+    assert pin is not None
+    assert pin.done
+    pins.keep(target / "t", query, pin._replace(done=False))
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
 def test_a_batch_cut_short_between_partitions_is_completed_however_it_is_cut_into_tasks(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -185,11 +200,7 @@ def test_a_batch_cut_short_between_partitions_is_completed_however_it_is_cut_int
         q.append_batch(SENT)
     to_topic = {"topic": "t", "partitions": 2}
     run(to_log(stream(spark, source, minPartitions=1), target, checkpoint, **to_topic))
-    for path in (target / "t").iterdir():  # as if the driver had died before it came to the second partition
-        if path.name.lstrip(".").startswith("partition_1"):
-            remove(path) if path.is_dir() else path.unlink()
-    for name in ("0", ".0.crc"):
-        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    cut_short(target, checkpoint)
     run(to_log(stream(spark, source, minPartitions=3), target, checkpoint, **to_topic))
     assert sorted(values(read(spark, target))) == SENT
 
@@ -203,11 +214,7 @@ def test_a_batch_cut_short_is_completed_though_partitions_were_added(spark: Spar
     with Topics(target) as topics:
         topics.topic("t", 2)
     run(to_log(stream(spark, source), target, checkpoint, keyed, topic="t"))
-    for name in ("0", ".0.crc"):  # as if the driver had died over the batch, before it came to the second partition
-        (checkpoint / "commits" / name).unlink(missing_ok=True)
-    for path in (target / "t").iterdir():
-        if path.name.lstrip(".").startswith("partition_1"):
-            remove(path) if path.is_dir() else path.unlink()
+    cut_short(target, checkpoint)
     with Topics(target) as topics:
         topics.topic("t").add_partitions(3)
     run(to_log(stream(spark, source), target, checkpoint, keyed, topic="t"))

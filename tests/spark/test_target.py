@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import resource
+import shutil
 import time
 from array import array
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, Topics, kernel
 from penstock.errors import InvalidOption
@@ -30,7 +31,7 @@ from penstock.spark.overwrite import replace
 from penstock.spark.sink import BatchWriter, Staged, StreamWriter
 from penstock.spark.source import BatchReader, PenstockSource
 from penstock.spark.target import Layout, Target, layout, publish
-from penstock.storage import files
+from penstock.storage import checked, files
 from penstock.testing.failing import Fault, failing
 from penstock.verify import verify
 from tests.fuzz import corpus
@@ -162,7 +163,7 @@ def test_a_batch_that_comes_again_is_shared_out_as_its_tasks_did(tmp_path: Path)
     with Topics(tmp_path) as logs:
         logs.topic("t").add_partitions(5)
     StreamWriter(given, VALUE).commit([Staged("query", {}, {"t": 2}), None], 7)
-    assert pins.load(str(tmp_path)) == {"query": pins.Pin(7, {"t": 2})}
+    assert pins.load(tmp_path / "t", "query") == pins.Pin(7, 2, done=True)
     assert StreamWriter(given, VALUE)._layout.count("t", "query", 7) == 2
     assert StreamWriter(given, VALUE)._layout.count("t", "query", 8) == 5
 
@@ -223,6 +224,109 @@ def test_a_write_that_is_run_again_is_left_out(tmp_path: Path, monkeypatch: pyte
     found = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert sorted(found) == [*numbers, b"other"]
     assert not list(tmp_path.glob("q/.staging/*"))
+
+
+SHARED_OUT = StructType([StructField("value", BinaryType()), StructField("partition", IntegerType())])
+
+
+def run_to(top: Path, version: int, rows: list[tuple[bytes, int]], topic: str = "t") -> None:
+    """A job that appends these, each to its partition."""
+    given = {"path": str(top), "topic": topic, "partitions": "3", "txnAppId": "bars", "txnVersion": str(version)}
+    columns = [pa.array([value for value, _ in rows]), pa.array([place for _, place in rows], pa.int32())]
+    writer = BatchWriter(given, SHARED_OUT, overwrite=False)
+    writer.commit([writer.write(iter([pa.record_batch(columns, ["value", "partition"])]))])
+
+
+def partitions(top: Path, topic: str = "t") -> list[list[bytes]]:
+    with Topics(top, read_only=True) as logs:
+        found = logs.topic(topic)
+        return [[m.payload for m in found.read(p, 0, 1000)] for p in range(found.partitions)]
+
+
+def test_a_number_is_the_topics_also_where_a_partition_had_no_row_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lower one, and the same one again with other rows: a partition's ledger alone knows of none."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    run_to(tmp_path, 5, [(b"5", 0)])
+    run_to(tmp_path, 5, [(b"5", 0), (b"5 again", 1)])
+    run_to(tmp_path, 3, [(b"3", 0), (b"3", 2)])
+    run_to(tmp_path, 5, [(b"5 again", 1)])
+    assert partitions(tmp_path) == [[b"5"], [], []]
+    run_to(tmp_path, 6, [(b"6", 2)])
+    assert partitions(tmp_path) == [[b"5"], [], [b"6"]]
+    assert not list(tmp_path.glob(".staging/*"))
+
+
+def test_every_topic_has_numbers_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every log has: one batch may be written to several, and one that was made anew has none yet."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    for version in (7, 8):
+        for name in ("t", "u"):
+            run_to(tmp_path, version, [(b"%d" % version, 1)], name)
+    assert partitions(tmp_path, "t") == partitions(tmp_path, "u") == [[], [b"7", b"8"], []]
+    shutil.rmtree(tmp_path / "t")
+    overwriting = BatchWriter({"path": str(tmp_path), "topic": "u"}, SHARED_OUT, overwrite=True)
+    overwriting.commit([Staged("batch-1", {}, {})])
+    for name in ("t", "u"):
+        run_to(tmp_path, 0, [(b"0", 1)], name)
+    assert partitions(tmp_path, "t") == partitions(tmp_path, "u") == [[], [b"0"], []]
+
+
+class Killed(BaseException):
+    """A process that ends here."""
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after", "before"])
+@pytest.mark.parametrize("step", range(5))
+def test_a_write_cut_short_at_each_step_is_completed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, before: bool
+) -> None:
+    """The pin, three partitions, the pin again; meanwhile partitions are added, and keys would go elsewhere."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    given = {"path": str(tmp_path), "topic": "t", "txnAppId": "bars", "txnVersion": "4"}
+    values = [b"%03d" % i for i in range(60)]
+    with Topics(tmp_path) as logs:
+        logs.topic("t", 3)
+    steps = iter(range(5))
+
+    def dying(call: Callable[..., None]) -> Callable[..., None]:
+        def die(*args: Any, **options: Any) -> None:
+            number = next(steps)
+            if not (before and number == step):
+                call(*args, **options)
+            if number == step:
+                raise Killed
+
+        return die
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr("penstock.spark.sink.publish", dying(publish))
+        meanwhile.setattr(pins, "keep", dying(pins.keep))
+        with pytest.raises(Killed):
+            run(given, values)
+    with Topics(tmp_path) as logs:
+        logs.topic("t").add_partitions(5)
+    for tasks in (1, 2):
+        run(given, values, tasks)
+    run({**given, "txnVersion": "3"}, values)
+    assert sorted(value for some in partitions(tmp_path) for value in some) == values
+    run({**given, "txnVersion": "5"}, values)
+    assert all(partitions(tmp_path))
+
+
+def test_what_an_earlier_version_kept_beside_the_topics(tmp_path: Path) -> None:
+    """It says where a batch went, and not whether all of it is there."""
+    with Topics(tmp_path) as logs:
+        logs.topic("t", partitions=5)
+    (tmp_path / ".sinks").mkdir()
+    checked.store(tmp_path / ".sinks" / "query", {"batch": 7, "counts": {"t": 2, "gone": 3}})
+    given = {"path": str(tmp_path), "topic": "t"}
+    assert [StreamWriter(given, VALUE)._layout.count("t", "query", batch) for batch in (6, 7, 8)] == [5, 2, 5]
+    StreamWriter(given, VALUE).commit([Staged("query", {}, {"t": 2}), None], 7)
+    StreamWriter(given, VALUE).commit([Staged("query", {}, {"t": 5}), None], 8)
+    assert [StreamWriter(given, VALUE)._layout.count("t", "query", batch) for batch in (7, 8)] == [5, 5]
+    assert pins.load(tmp_path / "t", "query") == pins.Pin(8, 5, done=True)
 
 
 @pytest.mark.parametrize(

@@ -1,40 +1,77 @@
-"""To how many partitions of each topic a query's last batch was shared out.
+"""Which batch of a query a topic had last, and to how many of its partitions that was shared out.
 
 A batch that Spark runs again must go where it went before: a row whose key leads to another partition now would be there twice, or not
-at all. `.sinks/<query>` below the topics is replaced before the first record of each batch, and says so over a power cut.
+at all. And one that all partitions have, or that a later one followed, must go nowhere: a partition that had no row of it knows nothing of
+it, and would take what comes to it now. `.sinks/<query>` in the topic's directory is replaced before the first record of each batch and after
+the last, and says so over a power cut. It goes with its topic: one that is made anew, or overwritten, has no batch yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.storage import checked, files
 
 _NAME: Final = ".sinks"
+_STEP: Final = "restore it from a copy, or remove it if the query does not come again"
 
 
 class Pin(NamedTuple):
-    """How many partitions each topic had for a batch."""
+    """A topic's last batch of a query."""
 
     batch: int
-    counts: Mapping[str, int]
+    partitions: int  # that it was shared out to
+    done: bool = False  # all of them have it
+
+    def has(self, batch: int) -> bool:
+        """Whether nothing of a batch is to be appended any more."""
+        return self.batch > batch or (self.batch == batch and self.done)
 
 
-def keep(top: str, query: str, pin: Pin) -> None:
-    place = Path(top) / _NAME
-    files.make_directories(place, Path(top))
+Pins = dict[str, dict[str, Pin]]  # by query and topic
+
+
+def keep(topic: Path, query: str, pin: Pin) -> None:
+    place = topic / _NAME
+    files.make_directories(place, topic.parent)
     checked.store(place / query, pin._asdict())
 
 
-def load(top: str) -> dict[str, Pin]:
-    """By query."""
-    place, step = Path(top) / _NAME, "restore it from a copy, or remove it if the query does not come again"
-    paths = [path for path in place.iterdir() if not path.name.endswith(".tmp")] if place.is_dir() else []
-    found = {path.name: checked.load(path, step, _pin) for path in paths}
-    return {query: pin for query, pin in found.items() if pin is not None}
+def load(topic: Path, query: str) -> Pin | None:
+    return checked.load(topic / _NAME / query, _STEP, _pin)
+
+
+def load_all(top: Path, topics: Iterable[str], query: str | None = None) -> Pins:
+    """Those of some topics: a query's, or everybody's."""
+    out = {name: _earlier(top, name) for name in _queries(top, query)}
+    for topic in topics:
+        for name in _queries(top / topic, query):
+            pin = load(top / topic, name)
+            if pin is not None:
+                out.setdefault(name, {})[topic] = pin
+    return out
+
+
+def _queries(place: Path, query: str | None) -> list[str]:
+    if query is not None:
+        return [query]
+    found = files.children(place / _NAME) if files.is_directory(place / _NAME) else []
+    return [path.name for path in found if not path.name.endswith(".tmp")]
+
+
+def _earlier(top: Path, query: str) -> dict[str, Pin]:
+    """What an earlier version kept beside the topics: of a query's last batch alone, and not whether all of it is there."""
+
+    def shape(said: Any) -> dict[str, Pin]:
+        batch = checked.number(said["batch"])
+        return {topic: Pin(batch, checked.number(count)) for topic, count in said["counts"].items()}
+
+    return checked.load(top / _NAME / query, _STEP, shape) or {}
 
 
 def _pin(said: Any) -> Pin:
-    return Pin(checked.number(said["batch"]), {topic: checked.number(count) for topic, count in said["counts"].items()})
+    if not isinstance(said["done"], bool):
+        raise ValueError(f"done is {said['done']!r}")
+    return Pin(checked.number(said["batch"]), checked.number(said["partitions"]), said["done"])

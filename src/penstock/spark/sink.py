@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from penstock import kernel
 from penstock.errors import InvalidOption
 from penstock.formats.journal import MAX_PAYLOAD_BYTES
-from penstock.formats.topic import partition_of
+from penstock.formats.topic import check_topic, partition_of
 from penstock.inspect import format_of
 from penstock.journal import too_large
 from penstock.spark import overwrite, pins, staging
@@ -40,6 +40,7 @@ _KINDS: Final = {
     "partition": ("int", "bigint"),
     "timestamp": ("timestamp",),
 }
+_Staging = Mapping[staging.Key, Sequence[staging.Put]]  # by target
 
 
 @dataclass
@@ -64,6 +65,11 @@ class _Writer:
                 f"{self._layout.format}; leave them out, or give option topic"
             )
         self._job = f"batch-{uuid.uuid4().hex}"  # of a query that has no id
+
+    def _know_pins(self, query: str | None = None) -> None:
+        """Let the tasks know where a batch went that may have been run before; those of any query, if it is not known which."""
+        known = pins.load_all(Path(self._options.path), self._layout.known, query)
+        self._layout = replace(self._layout, pins=known)
 
     def _place(self, query: str, batch: int) -> staging.Place:
         return staging.Place(staging.top_of(self._options), query, batch)
@@ -144,19 +150,31 @@ class _Writer:
 
     def _commit_once(self, query: str, batch: int, messages: Sequence[Any]) -> None:
         """On the driver: append what was staged, unless it is there already."""
+        staged = _by_target(messages)
         if self._layout.format == "topic":
             counts = {t: n for message in messages if message is not None for t, n in message.counts.items()}
-            pins.keep(self._options.path, query, pins.Pin(batch, counts))
-        self._publish(query, batch, messages, comes_again=True)
+            for topic, count in sorted(counts.items()):
+                some = {key: puts for key, puts in staged.items() if key[0] == topic}
+                self._commit_pinned(Path(self._options.path) / check_topic(topic), query, pins.Pin(batch, count), some)
+        else:
+            self._publish(query, batch, staged, comes_again=True)
         self._place(query, batch).sweep()
 
-    def _publish(self, query: str, batch: int, messages: Sequence[Any], *, comes_again: bool) -> None:
+    def _commit_pinned(self, topic: Path, query: str, pin: pins.Pin, staged: _Staging) -> None:
+        """The same for one topic. Cut short, the batch comes again and goes where it went, until all of it is said to be there."""
+        known = pins.load(topic, query)
+        if known is None or not known.has(pin.batch):
+            pins.keep(topic, query, pin)
+            self._publish(query, pin.batch, staged, comes_again=True)
+            pins.keep(topic, query, pin._replace(done=True))
+
+    def _publish(self, query: str, batch: int, staged: _Staging, *, comes_again: bool) -> None:
         """On the driver: append what was staged, each target's as one batch."""
-        for key, puts in _by_target(messages).items():
+        for key, puts in staged.items():
             publish(Target(self._options, self._layout, *key), query, batch, puts, comes_again=comes_again)
 
 
-def _by_target(messages: Sequence[Any]) -> dict[staging.Key, list[staging.Put]]:
+def _by_target(messages: Sequence[Any]) -> _Staging:
     """What was staged for each target, in the order of the tasks; all of it, before any of it is appended."""
     out: dict[staging.Key, list[staging.Put]] = {}
     for message in messages:
@@ -209,6 +227,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
                     "txnAppId and txnVersion are for append: an overwrite that is run again puts the same there"
                 )
             self._job, self._batch = staging.name_of(run.app), run.version
+            self._know_pins(self._job)
 
     def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
         """A job of its own, also within a query's `foreachBatch`."""
@@ -222,7 +241,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if self._overwrite:
             overwrite.replace(self._options, self._layout, query, _by_target(messages))
         else:
-            self._publish(query, 0, messages, comes_again=False)
+            self._publish(query, 0, _by_target(messages), comes_again=False)
         self._place(query, 0).sweep()
 
     def abort(self, messages: Sequence[Any]) -> None:
@@ -238,6 +257,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             raise InvalidOption(
                 "txnAppId and txnVersion are for df.write: a streaming query has an id and numbers of its own; leave them out"
             )
+        self._know_pins()
 
     def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
         batch = context.getLocalProperty("streaming.sql.batchId")

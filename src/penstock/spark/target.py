@@ -13,9 +13,9 @@ from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, detect, find
 from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
-from penstock.spark import pins, staging
+from penstock.spark import staging
 from penstock.spark.options import WriteOptions
-from penstock.spark.pins import Pin
+from penstock.spark.pins import Pins
 from penstock.storage import bulk
 from penstock.storage.ledger import Ledger
 from penstock.topic.topics import Topics
@@ -28,13 +28,12 @@ class Layout:
     format: FormatName
     partitions: int = 1  # of topics that are not there yet
     known: dict[str, int] = field(default_factory=dict)
-    pins: dict[str, Pin] = field(default_factory=dict)  # of queries
+    pins: Pins = field(default_factory=dict)
 
     def count(self, topic: str, query: str = "", batch: int = 0) -> int:
         """How many partitions a topic has; for a query's batch that was run before, as many as it had then."""
-        pin = self.pins.get(query)
-        before = pin.counts.get(topic) if pin is not None and pin.batch == batch else None
-        return before or self.known.get(topic, self.partitions)
+        pin = self.pins.get(query, {}).get(topic)
+        return pin.partitions if pin is not None and pin.batch == batch else self.known.get(topic, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def layout(options: WriteOptions) -> Layout:
         raise InvalidOption(
             f"{top}: topic {options.topic} has {have} partitions, not {options.partitions}; leave the option out, or add some first"
         )
-    return Layout(format, options.partitions or 1, known, pins.load(options.path))
+    return Layout(format, options.partitions or 1, known)
 
 
 def _topics(top: Path) -> dict[str, int]:
