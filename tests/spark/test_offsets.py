@@ -19,7 +19,7 @@ from penstock.spark.options import read_options, write_options
 from penstock.spark.progress import progress_of
 from penstock.spark.source import BatchReader, PenstockSource
 from penstock.spark.stream import StreamReader
-from penstock.storage import metadata, retention
+from penstock.storage import files, metadata, retention
 
 ALL = ReadAllAvailable()
 
@@ -249,6 +249,42 @@ def test_removed_between_planning_and_reading(tmp_path: Path, fail: str, on_corr
             [batch for split in splits for batch in reader.read(split)]
     else:
         assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 3000 - gone
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize(
+    ("how", "count"),
+    [("another", 1000), ("another", 9000), ("the same times", 3000), ("elsewhere", 3000), ("elsewhere", 9000)],
+)
+def test_replaced_between_planning_and_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, count: int, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task sees the log that was planned with, or none: of a batch query and of a stream."""
+    path, other = tmp_path / "q", tmp_path / "other"
+    fill(path, 3000)
+    if how == "the same times":
+        shutil.copytree(path, other)
+    else:
+        fill(other, count)
+    options = given(path, failOnDataLoss=fail, minPartitions="2")
+    batch = BatchReader(read_options(options), PenstockSource(options).schema())
+    reader = stream(path, failOnDataLoss=fail, minPartitions="2")
+    start = reader.initialOffset()
+    planned = [(batch, batch.partitions()), (reader, reader.partitions(start, reader.latestOffset(start, ALL)))]
+    before = [sum(rows.num_rows for rows in one.read(splits[0])) for one, splits in planned]
+    if how == "elsewhere":  # directories cannot be compared
+        monkeypatch.setattr(files, "boot_id", lambda: b"another")
+    overwrite._change_places(path, other)
+    for one, (_, second) in planned:
+        if fail == "true":
+            with pytest.raises(DataLost, match=r"offsets \d+ to \d+ are another log's now: it was replaced while"):
+                list(one.read(second))
+        else:
+            assert list(one.read(second)) == []
+            assert "it was replaced while the query ran; going on" in caplog.text
+    overwrite._change_places(path, other)  # put back, it is the one
+    after = [sum(rows.num_rows for rows in one.read(splits[1])) for one, splits in planned]
+    assert [a + b for a, b in zip(before, after, strict=True)] == [3000, 3000]
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])

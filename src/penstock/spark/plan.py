@@ -16,6 +16,7 @@ from penstock.inspect import Part, Segment
 from penstock.options import INDEX_INTERVAL
 from penstock.spark.history import History
 from penstock.spark.listing import ArchivedFile, without
+from penstock.spark.marks import Mark
 from penstock.spark.options import EARLIEST, LATEST, Offsets, ReadOptions
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -37,6 +38,7 @@ class Piece:
     segment: Segment
     lo: int
     hi: int
+    mark: Mark | None = None  # of the log that it was planned with
 
     @property
     def size_bytes(self) -> int:
@@ -176,8 +178,9 @@ def checked(options: ReadOptions, history: History, bounds: Bounds) -> Bounds:
     return Bounds(lo, max(lo, min(hi, end)))
 
 
-def pieces(history: History, bounds: Bounds, wanted: Wanted) -> list[AnyPiece]:
-    """What holds these records, archived or not, with what filters leave of each; in the order of offsets."""
+def pieces(history: History, bounds: Bounds, wanted: Wanted, mark: Mark | None = None) -> list[AnyPiece]:
+    """What holds these records, archived or not, with what filters leave of each; in the order of offsets. With the log's mark from before
+    the look at it, tasks will know whether another one took its place."""
     lo, hi = max(bounds.lo, wanted.lo), min(bounds.hi, wanted.hi)
     found: list[AnyPiece] = [*_archived(history, lo, hi, wanted)]
     for segment in history.segments:
@@ -189,7 +192,7 @@ def pieces(history: History, bounds: Bounds, wanted: Wanted) -> list[AnyPiece]:
                 start = max(start, segment.base + times.first_at(wanted.lo_us, count))
                 end = min(end, segment.base + times.first_at(wanted.hi_us + 1, count))
             if start < end:
-                found.append(Piece(segment, start, end))
+                found.append(Piece(segment, start, end, mark.at(segment, start) if mark is not None else None))
     return sorted(found, key=lambda piece: piece.lo)
 
 

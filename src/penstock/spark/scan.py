@@ -54,13 +54,17 @@ def read_piece(
     reader = (_Journal if piece.segment.part.format == "journal" else _Frames)(
         piece, schema, on_corrupt, checksum=checksum
     )
-    if not reader.finds_nothing or not _is_gone(piece):
+    if reader.is_of_another_log:
+        what = "are another log's now: it was replaced while the query ran"
+        step = "Run the query again, when nobody overwrites the log"
+    elif reader.finds_nothing and _is_gone(piece):
+        what = "were removed while the query ran"
+        step = "Give a stream the option cursor, so that retention waits for it"
+    else:
         return reader.batches()
-    told = f"{piece.segment.part.path}: offsets {piece.lo} to {piece.hi - 1} were removed while the query ran"
+    told = f"{piece.segment.part.path}: offsets {piece.lo} to {piece.hi - 1} {what}"
     if fail_on_data_loss:
-        raise DataLost(
-            f"{told}. Give a stream the option cursor, so that retention waits for it, or set failOnDataLoss=false"
-        )
+        raise DataLost(f"{told}. {step}, or set failOnDataLoss=false")
     _log.warning("%s; going on, since failOnDataLoss is false", told)
     return iter(())
 
@@ -127,6 +131,11 @@ class _Frames:
             min(at.position, len(seg.data)), min(len(seg.data), piece.segment.end), self._first - at.sequence, False
         )
         self._attach(Place(found.position, at.sequence + found.count))
+
+    @property
+    def is_of_another_log(self) -> bool:
+        """Whether its log was replaced since it was planned."""
+        return self._piece.mark is not None and self._piece.mark.is_of_another(self._piece.segment, self._seg)
 
     @property
     def finds_nothing(self) -> bool:

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from penstock.errors import InvalidOption
 from penstock.spark.filters import wanted
 from penstock.spark.history import History
+from penstock.spark.marks import mark_of
 from penstock.spark.options import ReadOptions, read_options
 from penstock.spark.plan import EVERYTHING, Split, batch_bounds, check_offsets, pieces, splits
 from penstock.spark.scan import read_split
@@ -110,8 +111,9 @@ class BatchReader(DataSourceReader):
         found = []
         for part in self._options.parts:
             if self._wanted.has(part):
+                mark = mark_of(part)
                 history = History(part, self._options.archive, durable=self._options.durable_only)
-                found += pieces(history, batch_bounds(self._options, history), self._wanted)
+                found += pieces(history, batch_bounds(self._options, history), self._wanted, mark)
         # Without any, Spark would call `read` all the same, with nothing.
         return list(splits(found, self._options.min_partitions)) or [Split([])]
 

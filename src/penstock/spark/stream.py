@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import DataLost, InvalidOption, LogNotFound
 from penstock.inspect import Part
 from penstock.spark.history import History
+from penstock.spark.marks import mark_of
 from penstock.spark.options import LATEST, TIMES, ReadOptions, all_names, each_once
 from penstock.spark.plan import (
     EVERYTHING,
@@ -287,12 +288,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         self._look_again()
+        marks = {part: mark_of(part) for part in self._options.parts}
         starts, found = self._unpacked(start), []
         for part, hi in self._unpacked(end).items():
             history = self._seen(part)
             bounds = Bounds(starts.get(part, self._began.get(part, history.first)), hi)
             if bounds.lo < bounds.hi:
-                found += pieces(history, checked(self._options, history, bounds), EVERYTHING)
+                found += pieces(history, checked(self._options, history, bounds), EVERYTHING, marks[part])
         return list(splits(found, self._options.min_partitions))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
