@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from penstock import Queue, Retention
+from penstock import Channel, Journal, Queue, Retention
 from penstock.errors import DataLost, InvalidOption, PenstockError
 from penstock.inspect import find
 from penstock.spark import overwrite
@@ -226,9 +226,48 @@ def test_a_cursor_holds_back_retention_from_the_start(tmp_path: Path) -> None:
         assert retention.drop(q._open_log(), 1 << 40) == []
     assert len(rows(reader, start, reader.latestOffset(start, ALL))) == 3000
     reader.commit({"q": {"0": 3000}})
-    assert stream(tmp_path / "q", cursor="query").initialOffset() == start
     (part,) = find(tmp_path / "q")
     assert part.look(lambda view: view.cursors()) == {"query": 3000}
+    assert stream(tmp_path / "q", cursor="query", startingOffsets="latest").initialOffset()["q"]["0"] == 3000
+    assert part.look(lambda view: view.cursors()) == {"query": 3000}
+
+
+def test_a_cursor_of_a_name_that_was_used_before(tmp_path: Path) -> None:
+    """A query that is begun anew holds what it starts from, though the one before it had come further; not what lies before."""
+    fill(tmp_path / "q", 3000)
+    (part,) = find(tmp_path / "q")
+    part.move_cursor("query", 3000)
+    assert stream(tmp_path / "q", cursor="query").initialOffset() == {"q": {"0": 0}}
+    assert part.look(lambda view: view.cursors()) == {"query": 0}
+    stream(tmp_path / "q", cursor="query", startingOffsets="latest").initialOffset()
+    assert part.look(lambda view: view.cursors()) == {"query": 0}
+
+
+@pytest.mark.parametrize("format", ["channel", "journal"])
+def test_a_cursor_is_of_logs_that_keep_what_it_holds(tmp_path: Path, format: str) -> None:
+    """Also of those that come while the query runs: a receiver of the same name keeps its place."""
+    fill(tmp_path / "q")
+    reader = stream(tmp_path, cursor="bars")
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    if format == "channel":
+        with Channel[bytes](tmp_path / "new") as channel:
+            channel.tx().send_many([b"%d" % i for i in range(100)])
+            channel.rx("bars").recv_many(60)
+    else:
+        with Journal(tmp_path / "new") as journal:
+            journal.append(b"x").result()
+    message = f"cursor: .*new is a {format}, and .*; leave the option out"
+    for call in (
+        lambda: stream(tmp_path, cursor="bars"),
+        lambda: reader.latestOffset(start, ALL),
+        lambda: reader.partitions(start, start),
+        lambda: reader.prepareForTriggerAvailableNow(),
+    ):
+        with pytest.raises(InvalidOption, match=message):
+            call()
+    if format == "channel":
+        with Channel[bytes](tmp_path / "new") as channel:
+            assert channel.rx("bars").try_recv() == b"60"
 
 
 @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])

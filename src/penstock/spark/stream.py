@@ -64,8 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's docstring."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        if options.cursor is not None and any(part.format == "channel" for part in options.parts):
-            raise InvalidOption("cursor: a channel's receivers have byte offsets of their own; leave the option out")
+        _check_cursor(options)
         if options.cursor is not None:
             try:
                 check_name(options.cursor)
@@ -141,6 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looks.clear()
         self._names = all_names(self._options.paths, self._options.format)
         self._options = replace(self._options, parts=each_once(self._names))
+        _check_cursor(self._options)
 
     def _ends(self) -> tuple[Ends, dict[Part, LogNotFound]]:
         """Where each log ends. One that is just being made comes with a later look."""
@@ -157,7 +157,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Retention keeps what a query with a cursor has not read yet, from its start on: it commits its first batch late."""
         if self._options.cursor is not None:
             for part, start in starts.items():
-                if self._options.cursor not in part.look(lambda view: view.cursors()):
+                held = part.look(lambda view: view.cursors()).get(self._options.cursor)
+                if held is None or held > start:  # an earlier query's of this name may have come further
                     part.move_cursor(self._options.cursor, start)
 
     def _now(self, part: Part) -> History:
@@ -307,6 +308,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._looks.clear()
             for part, offset in self._unpacked(end).items():
                 part.move_cursor(self._options.cursor, offset)
+
+
+def _check_cursor(options: ReadOptions) -> None:
+    """Refuse a cursor of a log that would not keep what it holds back, also of one that came while the query ran."""
+    why = {
+        "channel": "a channel's receivers have byte offsets of their own",
+        "journal": "a journal keeps a record until its group is retired, whoever reads it",
+    }
+    for part in options.parts if options.cursor is not None else ():
+        if part.format in why:
+            raise InvalidOption(
+                f"cursor: {part.path} is a {part.format}, and {why[part.format]}; leave the option out, or read it with a query of its own"
+            )
 
 
 def _ordered(by: dict[str, int]) -> dict[str, Any]:
