@@ -9,8 +9,8 @@ import resource
 import shutil
 import time
 from array import array
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, Topics, kernel
+from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, StorageFailed, Topics, kernel
 from penstock.errors import InvalidOption
 from penstock.formats import queue as fmt
 from penstock.formats import topic
@@ -561,6 +561,47 @@ def test_a_commit_that_finds_its_files_gone_at_last(tmp_path: Path, monkeypatch:
         publish(target(tmp_path / "q"), "query", 0, puts, comes_again=True)
 
 
+@contextmanager
+def few_files(more: int) -> Iterator[None]:
+    """So many more may be opened."""
+    before, free = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(more)]
+    for fd in free:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1] + 1, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_more_targets_than_a_task_may_have_files(tmp_path: Path) -> None:
+    """Each has its frames and times in the order in which they came, also those that came late."""
+    with few_files(80), staging.Attempt(staging.Place(str(tmp_path), "query", 0)) as attempt:
+        for turn in range(3):
+            for i in (*range(150), 7):
+                attempt.add(("t", i), b"%d of %d;" % (turn, i), array("q", [turn]).tobytes())
+    assert len(attempt.files) == 150
+    for (_, i), put in attempt.files.items():
+        twice = 1 + (i == 7)
+        part = staging.mapped(put)
+        assert bytes(part.frames) == b"".join(b"%d of %d;" % (turn, i) * twice for turn in range(3))
+        assert part.times is not None
+        assert [*memoryview(part.times).cast("B").cast("q")] == [turn for turn in range(3) for _ in range(twice)]
+
+
+def test_what_staging_is_refused_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for top in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StorageFailed, match="move it away, or give another one as option staging"):
+            staging.Attempt(staging.Place(str(top), "query", 0)).__enter__()
+    with (
+        failing(Fault("ENOSPC", 2)),
+        pytest.raises(DiskFull),
+        staging.Attempt(staging.Place(str(tmp_path / "top"), "query", 0)) as attempt,
+    ):
+        attempt.add(("", 0), b"frames", None)
+
+
 def test_more_tasks_than_a_process_may_have_files(tmp_path: Path) -> None:
     path, times = tmp_path / "q", array("q", [1, 2]).tobytes()
     puts = []
@@ -568,11 +609,7 @@ def test_more_tasks_than_a_process_may_have_files(tmp_path: Path) -> None:
         with staging.Attempt(staging.Place(str(path / ".staging"), "query", 0)) as attempt:
             attempt.add(("", 0), kernel.encode_many(fmt.SPEC, [b"%d" % i] * 2), times)
         puts += attempt.files.values()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(p.name) for p in Path("/proc/self/fd").iterdir()) + 60, hard))
-    try:
+    with few_files(60):
         publish(target(path), "query", 0, puts, comes_again=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     with Queue(path) as q, q.tailer() as tailer:
         assert [m.payload for m in tailer] == [b"%d" % (i // 2) for i in range(200)]

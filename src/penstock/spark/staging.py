@@ -7,20 +7,22 @@ when it has been so for a day. The commit appends what its tasks have told it of
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock import kernel
-from penstock.errors import StagingLost
+from penstock.errors import StagingLost, StorageFailed, storage_failed
 from penstock.kernel import Buffer
 from penstock.spark.options import WriteOptions
 from penstock.storage import files
@@ -28,6 +30,7 @@ from penstock.storage.bulk import Part
 
 _NAME: Final = ".staging"
 _STALE_S: Final = 24 * 3600
+_MOST_OPEN: Final = 64  # files of a task
 _FRESH_S: Final = 600.0  # so often a task says that it runs
 _OWN: Final = re.compile(  # a job, an application, or a query by its id
     r"batch-.+|txn-[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -85,6 +88,18 @@ class Place:
     def path(self) -> Path:
         return Path(self.top) / self.query / str(self.batch)
 
+    def make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            what, step = (
+                "a file is where a directory is to be made",
+                "move it away, or give another one as option staging",
+            )
+            raise StorageFailed(self.path, error.errno or errno.ENOTDIR, what, step) from error
+        except OSError as error:
+            raise storage_failed(self.path, error) from error
+
     def keep_fresh(self) -> None:
         """Say that what is staged for the query is still of use."""
         with suppress(FileNotFoundError):
@@ -135,6 +150,26 @@ def _age_s(path: Path) -> float:
         return 0.0
 
 
+class _Open:
+    """Files that are written by turns. A task may have more targets than a process may have files: those that were not written to for the
+    longest time are closed, and opened again if more comes."""
+
+    def __init__(self) -> None:
+        self._fds: OrderedDict[str, int] = OrderedDict()
+
+    def write(self, path: str, content: bytes, at: int) -> None:
+        if path not in self._fds:
+            if len(self._fds) >= _MOST_OPEN:
+                files.close(self._fds.popitem(last=False)[1])
+            self._fds[path] = files.create(Path(path), exclusive=False)
+        self._fds.move_to_end(path)
+        files.write(self._fds[path], content, at)
+
+    def close(self) -> None:
+        while self._fds:
+            files.close(self._fds.popitem()[1])
+
+
 @dataclass(slots=True)
 class Attempt:
     """What one attempt of a task stages. `with attempt: attempt.add(…)`. After a power cut it is staged again, so nothing of it is
@@ -142,17 +177,18 @@ class Attempt:
 
     place: Place
     files: dict[Key, Put] = field(default_factory=dict)
-    _out: dict[str, IO[bytes]] = field(default_factory=dict)
+    _out: _Open = field(default_factory=_Open)
     _stack: ExitStack = field(default_factory=ExitStack)
     _done: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Attempt:
-        self.place.path.mkdir(parents=True, exist_ok=True)
+        self.place.make()
         self.place.keep_fresh()
         beside = threading.Thread(target=self._keep_fresh, name="penstock-staging", daemon=True)
         beside.start()
         self._stack.callback(beside.join)
         self._stack.callback(self._done.set)
+        self._stack.callback(self._out.close)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -167,11 +203,9 @@ class Attempt:
         put = self.files.setdefault(key, Put(str(self.place.path / uuid.uuid4().hex)))
         for suffix, content in ((_FRAMES, frames), (_TIMES, times)):
             if content is not None:
-                path = put.path + suffix
-                if path not in self._out:
-                    self._out[path] = self._stack.enter_context(Path(path).open("wb"))  # noqa: SIM115
-                self._out[path].write(content)
-                put.seals[suffix] = put.seals.get(suffix, Seal()).over(content)
+                seal = put.seals.get(suffix, Seal())
+                self._out.write(put.path + suffix, content, seal.size_bytes)
+                put.seals[suffix] = seal.over(content)
 
 
 def mapped(put: Put) -> Part:
