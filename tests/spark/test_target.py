@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import random
 import resource
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, StorageFailed, Topics, kernel
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, SettingsMismatch
 from penstock.formats import queue as fmt
 from penstock.formats import topic
 from penstock.formats.journal import MAX_PAYLOAD_BYTES
@@ -39,6 +40,7 @@ from tests.queue.crash import Image
 from tests.support import until
 
 VALUE = StructType([StructField("value", BinaryType())])
+SHARED_OUT = StructType([StructField("value", BinaryType()), StructField("partition", IntegerType())])
 
 
 def put_aside(path: Path, payloads: list[bytes], spec: FrameSpec = fmt.SPEC) -> dict[staging.Key, staging.Put]:
@@ -148,6 +150,30 @@ def test_partitions_may_have_been_added(tmp_path: Path) -> None:
         layout(write_options({**given, "partitions": "5"}))
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_partitions_that_are_added_while_a_job_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """Between the plan, which Spark commits with, and the commit: the rows go where they were shared out to, and none of them is lost."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    with Topics(tmp_path) as logs:
+        logs.topic("t", partitions=2)
+    writer = BatchWriter({"path": str(tmp_path), "topic": "t"}, SHARED_OUT, overwrite=overwrite)
+    rows = pa.record_batch([pa.array([b"a", b"b"]), pa.array([0, 1], pa.int32())], ["value", "partition"])
+    staged = writer.write(iter([rows]))
+    with Topics(tmp_path) as logs:
+        logs.topic("t").add_partitions(4)
+    pickle.loads(pickle.dumps(writer)).commit([staged])
+    assert partitions(tmp_path) == [[b"a"], [b"b"], [], []]
+    shutil.rmtree(tmp_path / "t")
+    with Topics(tmp_path) as logs:
+        logs.topic("t", partitions=1)
+    staged = writer.write(iter([rows]))
+    if not overwrite:
+        with pytest.raises(SettingsMismatch, match="made with partitions=1"):
+            writer.commit([staged])
+
+
 def test_options_of_another_format(tmp_path: Path) -> None:
     for format, option in (("queue", "segmentBytes"), ("channel", "fileSize"), ("journal", "fileSize")):
         with pytest.raises(InvalidOption, match=f"option {option} is not for a {format}"):
@@ -224,9 +250,6 @@ def test_a_write_that_is_run_again_is_left_out(tmp_path: Path, monkeypatch: pyte
     found = [value for batch in batches for value in batch.column("value").to_pylist()]
     assert sorted(found) == [*numbers, b"other"]
     assert not list(tmp_path.glob("q/.staging/*"))
-
-
-SHARED_OUT = StructType([StructField("value", BinaryType()), StructField("partition", IntegerType())])
 
 
 def run_to(top: Path, version: int, rows: list[tuple[bytes, int]], topic: str = "t") -> None:

@@ -69,7 +69,17 @@ def _change_places(old: Path, new: Path) -> None:
                 fd = stack.enter_context(files.opened(lock, write=True))
                 if not files.lock(fd, shared=False, wait=False):
                     raise LogBusy(f"{old}: another process has it open; close it there, then overwrite it")
+            # Whoever adds partitions holds this one: the new log has all that the old one had.
+            files.lock(stack.enter_context(files.opened(old)), shared=False)
+            _as_many_partitions(old, new)
             files.exchange(old, new)
+
+
+def _as_many_partitions(old: Path, new: Path) -> None:
+    """Some may have been added to a topic since the new one was made."""
+    had, has = metadata.load(old) or {}, metadata.load(new) or {}
+    if had.get("partitions", 0) > has.get("partitions", 0):
+        metadata.change(new, {**has, "partitions": had["partitions"]})
 
 
 def _sync(directory: Path, fresh: Path) -> None:

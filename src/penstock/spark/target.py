@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.appending import opened_journal
 from penstock.channel import Channel
-from penstock.errors import InvalidOption, LogNotFound
+from penstock.errors import InvalidOption, LogNotFound, SettingsMismatch
 from penstock.inspect import FormatName, Part, detect, find
 from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
@@ -18,7 +18,7 @@ from penstock.spark.options import WriteOptions
 from penstock.spark.pins import Pins
 from penstock.storage import bulk
 from penstock.storage.ledger import Ledger
-from penstock.topic.topics import Topics
+from penstock.topic.topics import Topic, Topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def opened(target: Target) -> Iterator[OpenTarget]:
             yield OpenTarget(Ledger(journal._open_log(), lambda: _all_sessions(options.path)))
     else:
         with Topics(options.path, segment_bytes=_segment_bytes(options, TOPIC_SEGMENT_BYTES)) as topics:
-            topic = topics.topic(target.topic, target.layout.count(target.topic))
+            topic = _topic(topics, target.topic, target.layout.count(target.topic))
             yield OpenTarget(Ledger(topic._part(target.partition).log))
 
 
@@ -131,6 +131,18 @@ def publish(target: Target, query: str, batch: int, puts: Sequence[staging.Put],
         log.append(query, batch, parts)
         if not comes_again:
             log.forget(query)
+
+
+def _topic(topics: Topics, name: str, partitions: int) -> Topic:
+    """The topic, made if it is not there. Others may have added partitions since its rows were shared out to so many; one that has fewer is
+    not the one that they were shared out for."""
+    try:
+        return topics.topic(name, partitions)
+    except SettingsMismatch:
+        found = topics.topic(name)
+        if found.partitions < partitions:
+            raise
+        return found
 
 
 def _segment_bytes(options: WriteOptions, default: int) -> int:
