@@ -28,7 +28,7 @@ from penstock.inspect import format_of
 from penstock.kernel.spec import FrameSpec
 from penstock.spark import pins, staging
 from penstock.spark.options import read_options, write_options
-from penstock.spark.overwrite import replace
+from penstock.spark.overwrite import replace_log
 from penstock.spark.sink import BatchWriter, Staged, StreamWriter
 from penstock.spark.source import BatchReader, PenstockSource
 from penstock.spark.target import Layout, Target, layout, publish
@@ -79,7 +79,7 @@ def overwritten(top: Path) -> None:
     """Two topics, which change places one after the other."""
     options = write_options({"path": str(top), "format": "topic", "partitions": "1"})
     staged = {(name, 0): [*put_aside(top.parent / "aside", [b"new"], topic.SPEC).values()] for name in ("a", "b")}
-    replace(options, layout(options), "job", staged)
+    replace_log(options, layout(options), "job", staged)
 
 
 def there(top: Path) -> dict[str, list[bytes]]:
@@ -138,6 +138,64 @@ def test_the_old_log_goes_when_the_new_one_is_sure_to_be_in_its_place(tmp_path: 
     assert there(top)[name] == [b"new"]
     files.exchange(top / name, top.with_name(".log.job") / name)  # what a power cut may do
     assert there(top)[name] == [b"old"]
+
+
+def over(path: Path | str, values: list[bytes]) -> None:
+    """An overwrite by one task, in whose place `Task` must stand."""
+    writer = BatchWriter({"path": str(path)}, VALUE, overwrite=True)
+    writer.commit([writer.write(iter([pa.record_batch([pa.array(values, pa.binary())], ["value"])]))])
+
+
+def payloads(path: Path) -> list[bytes]:
+    with Queue(path) as q, q.tailer() as tailer:
+        return [m.payload for m in tailer]
+
+
+@pytest.mark.parametrize("how", ["a link", "a link among what is above", "dots", "dots at its end"])
+def test_a_log_is_overwritten_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Whatever name leads there; a link goes on leading there."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    real = tmp_path / "disk" / "orders"
+    with Queue(real, file_size=65536) as q:
+        q.append(b"old")
+    (tmp_path / "link").symlink_to(real)
+    (tmp_path / "above").symlink_to(tmp_path / "disk")
+    (real / "x").mkdir()
+    path = {"a link": "link", "a link among what is above": "above/orders", "dots": "disk/../disk/orders"}
+    over(tmp_path / path.get(how, "disk/orders/x/.."), [b"new", b"newer"])
+    assert payloads(real) == [b"new", b"newer"]
+    assert (tmp_path / "link").readlink() == real
+    assert {path.name for path in tmp_path.rglob("*") if path.parent in (tmp_path, real.parent)} == {
+        "disk",
+        "link",
+        "above",
+        "orders",
+    }
+
+
+@pytest.mark.parametrize("path", [".", "x/.."])
+def test_the_working_directory_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """It would be removed under the process; told before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidOption, match="the working directory is in it"):
+        BatchWriter({"path": path, "format": "queue"}, VALUE, overwrite=True)
+    BatchWriter({"path": ".", "topic": "t"}, VALUE, overwrite=True)
+
+
+def test_what_killed_overwrites_left_goes_a_day_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this log, and with the next overwrite: of others, and what changed since, nothing does."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    job = f"batch-{'0' * 32}"
+    kept = [f".others.{job}", ".orders.batch-mine", ".orders.backup", f".orders.batch-{'1' * 32}"]
+    for name in ("orders", f".orders.{job}", *kept):
+        with Queue(tmp_path / name, file_size=65536) as q:
+            q.append(b"old")
+        for path in (tmp_path / name, *(tmp_path / name).rglob("*")):
+            stale(path)
+    os.utime(next((tmp_path / kept[-1]).rglob("*.time")))
+    over(tmp_path / "orders", [b"new"])
+    assert {path.name for path in tmp_path.iterdir()} == {"orders", *kept}
+    assert payloads(tmp_path / "orders") == [b"new"]
 
 
 def test_partitions_may_have_been_added(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace as changed
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import InvalidOption, LogBusy, StorageFailed
 from penstock.inspect import detect
@@ -16,14 +19,16 @@ from penstock.spark.target import Layout, Target, publish
 from penstock.storage import files, metadata
 from penstock.topic.topics import Topics
 
+_STALE_S: Final = 24 * 3600
 
-def replace(
+
+def replace_log(
     options: WriteOptions, layout: Layout, job: str, staged: Mapping[staging.Key, Sequence[staging.Put]]
 ) -> None:
     """Put what was staged in place of what is there. A reader sees the old log or the new one; of several topics each is
     replaced by itself. Nobody else may have the old one open."""
-    top = Path(options.path)
-    fresh = top.with_name(f".{top.name}.{job}")
+    top = Path(options.path).resolve()  # the log that a link leads to changes places, not the link
+    fresh = top.parent / f".{top.name}.{job}"
     moved: set[Path] = set()  # directories in which names may have changed places
     try:
         if layout.format == "topic":
@@ -37,7 +42,7 @@ def replace(
             places = {"": (top, fresh)}
             staged = staged or {("", 0): []}  # an empty log is a log
         for key, puts in staged.items():
-            publish(Target(changed(options, path=str(fresh)), layout, *key), job, 0, puts, comes_again=False)
+            publish(Target(replace(options, path=str(fresh)), layout, *key), job, 0, puts, comes_again=False)
         files.make_directories(top.parent if layout.format != "topic" else top, top.parent)
         for old, new in places.values():
             if old.is_dir() and detect(old) not in (None, layout.format):
@@ -50,6 +55,30 @@ def replace(
         for directory in moved:
             _sync(directory, fresh)
         files.remove_tree(fresh)
+    _remove_left(top)
+
+
+def check_place(options: WriteOptions, layout: Layout) -> None:
+    """Refuse what cannot be overwritten, before anything is done for it."""
+    top = Path(options.path).resolve()
+    if layout.format != "topic" and Path.cwd().is_relative_to(top):
+        raise InvalidOption(
+            f"{top}: the working directory is in it, and would be removed; start Spark elsewhere to overwrite it"
+        )
+
+
+def _remove_left(top: Path) -> None:
+    """What overwrites left that were killed: a whole log each, the new one or the old one. None that may be at work: a day must have passed
+    since anything in it changed."""
+    left = re.compile(re.escape(f".{top.name}.") + "batch-[0-9a-f]{32}")
+    with suppress(OSError):  # of another user, say: the overwrite is done
+        for path in files.children(top.parent):
+            if left.fullmatch(path.name) and not path.is_symlink() and time.time() - _changed_s(path) > _STALE_S:
+                files.remove_tree(path)
+
+
+def _changed_s(path: Path) -> float:
+    return max(one.lstat().st_mtime for one in (path, *path.rglob("*")))
 
 
 def _same_settings(old: Path, new: Path) -> None:

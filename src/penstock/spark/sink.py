@@ -24,8 +24,9 @@ from penstock.formats.journal import MAX_PAYLOAD_BYTES
 from penstock.formats.topic import check_topic, partition_of
 from penstock.inspect import format_of
 from penstock.journal import too_large
-from penstock.spark import overwrite, pins, staging
+from penstock.spark import pins, staging
 from penstock.spark.options import write_options
+from penstock.spark.overwrite import check_place, replace_log
 from penstock.spark.target import Target, layout, publish
 from penstock.storage.arrow import arrow_buffers
 
@@ -219,6 +220,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, *, overwrite: bool) -> None:
         super().__init__(given, schema)
         self._overwrite = overwrite
+        if overwrite:
+            check_place(self._options, self._layout)
         self._batch = 0
         run = self._options.run
         if run is not None:
@@ -239,7 +242,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             self._commit_once(query, self._batch, messages)
             return
         if self._overwrite:
-            overwrite.replace(self._options, self._layout, query, _by_target(messages))
+            replace_log(self._options, self._layout, query, _by_target(messages))
         else:
             self._publish(query, 0, _by_target(messages), comes_again=False)
         self._place(query, 0).sweep()
