@@ -354,6 +354,26 @@ def test_every_topic_has_numbers_of_its_own(tmp_path: Path, monkeypatch: pytest.
     assert partitions(tmp_path, "t") == partitions(tmp_path, "u") == [[], [b"0"], []]
 
 
+@pytest.mark.parametrize("topics", [False, True])
+def test_a_batch_that_is_written_to_several_logs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topics: bool
+) -> None:
+    """In `foreachBatch`, under one name and with one directory for staging: the first commit leaves what the second has staged."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    shared = {"staging": str(tmp_path / "aside"), "txnAppId": "bars", "txnVersion": "0"}
+
+    def writer(name: str) -> BatchWriter:
+        place = {"path": str(tmp_path / "t"), "topic": name} if topics else {"path": str(tmp_path / name)}
+        return BatchWriter({**shared, **place}, VALUE, overwrite=False)
+
+    staged = {name: writer(name).write(iter([pa.record_batch([[b"x"]], ["value"])])) for name in ("a", "b", "c")}
+    writer("c").abort([staged["c"]])
+    for name in ("a", "b"):
+        writer(name).commit([staged[name]])
+        assert (partitions(tmp_path / "t", name) if topics else [payloads(tmp_path / name)]) == [[b"x"]]
+    assert not (tmp_path / "aside").exists()
+
+
 class Killed(BaseException):
     """A process that ends here."""
 

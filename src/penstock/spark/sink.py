@@ -66,6 +66,7 @@ class _Writer:
                 f"{self._layout.format}; leave them out, or give option topic"
             )
         self._job = f"batch-{uuid.uuid4().hex}"  # of a query that has no id
+        self._aside: str | None = None  # what its staged files go by, if not by the query
 
     def _know_pins(self, query: str | None = None) -> None:
         """Let the tasks know where a batch went that may have been run before; those of any query, if it is not known which."""
@@ -73,7 +74,7 @@ class _Writer:
         self._layout = replace(self._layout, pins=known)
 
     def _place(self, query: str, batch: int) -> staging.Place:
-        return staging.Place(staging.top_of(self._options), query, batch)
+        return staging.Place(staging.top_of(self._options), self._aside or query, batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """In a task: encode the rows, and put them aside."""
@@ -230,6 +231,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
                     "txnAppId and txnVersion are for append: an overwrite that is run again puts the same there"
                 )
             self._job, self._batch = staging.name_of(run.app), run.version
+            # One batch may be written to several logs at a time, which have a directory for staging in common.
+            log = Path(self._options.path).resolve() / (self._options.topic or "")
+            self._aside = staging.name_of(f"{run.app}\0{log}")
             self._know_pins(self._job)
 
     def _run_by(self, context: TaskContext) -> tuple[str, str | None]:
