@@ -127,6 +127,37 @@ def test_a_log_that_goes_away_and_comes_back(tmp_path: Path, anew: bool) -> None
         stream(tmp_path).latestOffset(again, ALL)
 
 
+@pytest.mark.parametrize("paths", [["a"], ["a", "b"], ["[ab]"]], ids=["one", "a list", "a glob"])
+def test_a_log_that_is_read_by_its_path_goes_away_and_comes_back(tmp_path: Path, paths: list[str]) -> None:
+    """While the query runs; it is not started without it. What was planned of it is lost to the query."""
+    for name in ("a", "b"):
+        fill(tmp_path / name)
+    options = {"paths": json.dumps([str(tmp_path / path) for path in paths]), "startingOffsets": "earliest"}
+    loose = {**options, "failOnDataLoss": "false"}
+    reader = StreamReader(read_options(loose), PenstockSource(loose).schema())
+    strict = StreamReader(read_options(options), PenstockSource(options).schema())
+    start = reader.initialOffset()
+    at = reader.latestOffset(start, ALL)
+    planned = reader.partitions(start, at)
+    for name in ("a", "b"):
+        shutil.move(tmp_path / name, tmp_path / f".{name}")
+    assert reader.latestOffset(at, ALL) == at
+    assert rows(reader, start, at) == []
+    assert [batch for split in planned for batch in reader.read(split)] == []
+    reader.prepareForTriggerAvailableNow()
+    for call in (lambda: strict.latestOffset(at, ALL), lambda: read_options(loose)):
+        with pytest.raises(PenstockError, match=r"no such directory|nothing matches"):
+            call()
+    with pytest.raises(DataLost, match="offsets 0 to 9 were removed while the query ran"):
+        [batch for split in planned for batch in strict.read(split)]
+    for name in ("a", "b"):
+        shutil.move(tmp_path / f".{name}", tmp_path / name)
+        fill(tmp_path / name, 3)
+    reader = StreamReader(read_options(loose), PenstockSource(loose).schema())
+    names = ["a"] if paths == ["a"] else ["a", "b"]
+    assert rows(reader, at, reader.latestOffset(at, ALL)) == [(name, i) for name in names for i in range(10, 13)]
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_log_that_ends_before_the_checkpoint(tmp_path: Path, fail: str, caplog: pytest.LogCaptureFixture) -> None:
     """One that says no times: whether it is another one cannot be told."""
@@ -137,8 +168,30 @@ def test_a_log_that_ends_before_the_checkpoint(tmp_path: Path, fail: str, caplog
             reader.latestOffset(at, ALL)
     else:
         with caplog.at_level(logging.WARNING, "penstock.spark"):
-            assert reader.latestOffset(at, ALL) == at
+            assert plain(reader.latestOffset(at, ALL)) == {"q": {"0": 5}}
         assert "it ends at 5, before offset 10" in caplog.text
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["running", "started again"])
+def test_a_log_that_is_put_back_shorter_goes_on_from_its_end(tmp_path: Path, anew: bool) -> None:
+    """What is appended to it comes once, though it has offsets that were read before, and what was read does not come again."""
+    path, came = tmp_path / "q", []
+    fill(path, 60)
+    shutil.copytree(path, tmp_path / "copy")
+    fill(path, 40)
+    reader = stream(path, failOnDataLoss="false")
+    at = reader.latestOffset(reader.initialOffset(), ALL)
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "copy", path)
+    for more in (0, 10, 50, 0):
+        if more:
+            fill(path, more)
+        reader = stream(path, failOnDataLoss="false") if anew else reader
+        before, at = at, reader.latestOffset(at, ALL)
+        came += rows(reader, before, at)
+        reader.commit(at)
+    assert came == [("q", i) for i in range(60, 120)]
+    assert stream(path).latestOffset(at, ALL) == at
 
 
 @pytest.mark.parametrize("how", ["made anew", "overwritten"])

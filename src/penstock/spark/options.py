@@ -10,12 +10,13 @@ import difflib
 import glob
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, cast
 
-from penstock.errors import InvalidOption
+from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FORMATS, FormatName, Part, find
 from penstock.spark import listing, remote
 
@@ -241,20 +242,21 @@ def _matching(path: str) -> list[str]:
     return sorted(str(place) for place, names in pairs if all(n[:1] != "." or p[:1] == "." for n, p in names))
 
 
-def all_names(paths: Sequence[str], format: FormatName | None) -> dict[Part, Part]:
+def all_names(paths: Sequence[str], format: FormatName | None, *, may_be_away: bool = False) -> dict[Part, Part]:
     """The logs that are at these paths now, under every name that leads to them, and the one name that each is read under: else its rows
-    came once for each. That is the one given first; of those that one path stands for, one that is no link."""
+    came once for each. That is the one given first; of those that one path stands for, one that is no link. A path without a log is an
+    error, unless they may be away."""
     if not paths:
         raise InvalidOption('penstock needs a path: load("/data/orders"), or option("path", …)')
     found: dict[Part, None] = {}
     for path in paths:
-        if remote.is_remote(path):
-            found.update(dict.fromkeys(remote.find(path, format)))
-            continue
-        matching = _matching(local(path))
-        if not matching:
+        matching = [path] if remote.is_remote(path) else _matching(local(path))
+        if not matching and not may_be_away:
             raise InvalidOption(f"{path}: nothing matches")
-        some = [part for one in matching for part in find(one, format)]
+        some: list[Part] = []
+        for one in matching:
+            with suppress(LogNotFound) if may_be_away else nullcontext():
+                some += remote.find(one, format) if remote.is_remote(one) else find(one, format)
         found.update(dict.fromkeys(sorted(some, key=lambda part: Path(part.path).is_symlink())))
     first: dict[tuple[str, int], Part] = {}
     return {part: first.setdefault((_real(part.path), part.partition), part) for part in found}

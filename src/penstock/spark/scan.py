@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from penstock import kernel
-from penstock.errors import CorruptRecord, DataLost
+from penstock.errors import CorruptRecord, DataLost, LogNotFound
 from penstock.formats import journal
 from penstock.spark.history import broken, opened
 from penstock.spark.options import OnCorrupt, ReadOptions
@@ -70,8 +70,11 @@ def read_piece(
 
 
 def _is_gone(piece: Piece) -> bool:
-    """Whether retention has removed a piece since it was planned. One that is missing for another reason is damage."""
-    return piece.segment.part.look(lambda view: view.first) >= piece.segment.next
+    """Whether a piece was removed since it was planned, by retention or with its log. One that is missing for another reason is damage."""
+    try:
+        return piece.segment.part.look(lambda view: view.first) >= piece.segment.next
+    except LogNotFound:
+        return True
 
 
 def _archived(piece: ArchivedPiece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -99,11 +99,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends, unmade = self._ends()
         starts = self._unpacked(start)
         for part, error in unmade.items():
-            if part in starts:
+            if part in starts and self._options.fail_on_data_loss:
                 raise error
         for part, end in ends.items():
-            if end < starts.get(part, 0):
-                checked(self._options, self._seen(part), Bounds(starts[part], starts[part]))
+            if end < starts.get(part, 0):  # going on from its end: what comes next has offsets that were read before
+                starts[part], _ = checked(self._options, self._seen(part), Bounds(starts[part], starts[part]))
         if self._target is not None:
             target = self._unpacked(self._target)
             ends = {part: min(end, target.get(part, end)) for part, end in ends.items() if part in target}
@@ -136,9 +136,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._packed(self._ends()[0], times=False)
 
     def _look_again(self) -> None:
-        """Partitions and logs may have come since."""
+        """Partitions and logs may have come since, and others gone."""
         self._looks.clear()
-        self._names = all_names(self._options.paths, self._options.format)
+        may_be_away = not self._options.fail_on_data_loss
+        self._names = all_names(self._options.paths, self._options.format, may_be_away=may_be_away)
         self._options = replace(self._options, parts=each_once(self._names))
         _check_cursor(self._options)
 
