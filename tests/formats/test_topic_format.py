@@ -36,6 +36,12 @@ def test_names_that_topics_may_have(name: str) -> None:
     assert topic.check_topic(name) == name
 
 
+@pytest.mark.parametrize("name", [".sinks", ".staging", "metadata.json"])
+def test_names_that_others_have_beside_topics(name: str) -> None:
+    with pytest.raises(InvalidTopic, match=r"a file of this name tells of all topics in the directory; use another"):
+        topic.check_topic(name)
+
+
 def test_files_say_which_partition_and_segment_they_are() -> None:
     path = Partition(3).name(7)
     assert path == "partition_3_segment_7.log"

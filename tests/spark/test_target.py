@@ -17,14 +17,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, StorageFailed, Topics, kernel
-from penstock.errors import InvalidOption, SettingsMismatch
+from penstock.errors import InvalidOption, InvalidTopic, SettingsMismatch
 from penstock.formats import queue as fmt
 from penstock.formats import topic
 from penstock.formats.journal import MAX_PAYLOAD_BYTES
-from penstock.inspect import format_of
+from penstock.inspect import find, format_of
 from penstock.kernel.spec import FrameSpec
 from penstock.spark import pins, staging
 from penstock.spark.options import read_options, write_options
@@ -372,6 +372,38 @@ def test_a_batch_that_is_written_to_several_logs_at_a_time(
         writer(name).commit([staged[name]])
         assert (partitions(tmp_path / "t", name) if topics else [payloads(tmp_path / name)]) == [[b"x"]]
     assert not (tmp_path / "aside").exists()
+
+
+@pytest.mark.parametrize("name", [".sinks", ".staging", "metadata.json", "../x", "", "a/b"])
+def test_a_topic_of_the_data_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Its task is told, before anything of the batch is appended, and the other topics stay what they are."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    schema = StructType([*VALUE.fields, StructField("topic", StringType())])
+    top = tmp_path / "t"
+    for version, names in enumerate((["good"], ["good", name], ["good"])):
+        given = {"path": str(top), "format": "topic", "txnAppId": "bars", "txnVersion": str(version)}
+        writer = BatchWriter(given, schema, overwrite=False)
+        rows = iter([pa.record_batch([pa.array([b"%d" % version] * len(names)), pa.array(names)], ["value", "topic"])])
+        if name in names:
+            with pytest.raises(InvalidTopic, match="topic name"):
+                writer.write(rows)
+            writer.abort([])
+        else:
+            writer.commit([writer.write(rows)])
+    assert partitions(top, "good") == [[b"0", b"2"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+    if name:
+        with pytest.raises(InvalidTopic, match="topic name"):
+            BatchWriter({"path": str(top), "topic": name}, VALUE, overwrite=False)
+
+
+@pytest.mark.parametrize("name", ["segment.0", "0.journal", "partition_0_segment_0.log", "2026", ".x"])
+def test_a_topic_that_is_called_as_a_file_of_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The directory that it is in stays one of topics."""
+    monkeypatch.setattr("pyspark.TaskContext.get", Task)
+    for topic_ in (name, "other"):
+        run_to(tmp_path, 0, [(b"x", 0)], topic_)
+    assert {part.topic for part in find(tmp_path)} == {name, "other"}
 
 
 class Killed(BaseException):

@@ -26,6 +26,7 @@ INDEXED: Final = True
 CURSORS_ARE_SEQUENCES: Final = True
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TAKEN: Final = (".sinks", ".staging", "metadata.json")  # names of others' files in a directory of topics
 _FILE: Final = re.compile(r"partition_(0|[1-9][0-9]{0,18})_segment_(0|[1-9][0-9]{0,18})\.log")
 
 
@@ -56,6 +57,10 @@ def check_topic(topic: str) -> str:
     """
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise InvalidTopic(f"topic name {topic!r}: use 1 to 249 of A-Z a-z 0-9 . _ -, and neither . nor .. alone")
+    if topic in _TAKEN:
+        raise InvalidTopic(
+            f"topic name {topic!r}: a file of this name tells of all topics in the directory; use another"
+        )
     return topic
 
 

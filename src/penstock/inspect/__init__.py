@@ -321,15 +321,21 @@ def detect(top: Path, *, strict: bool = True) -> FormatName | None:
         if strict:
             raise
     for child in top.iterdir():
-        if journal.parse(child.name) is not None:
-            return "journal"
-        if channel.parse(child.name) is not None or channel.parse_compressed(child.name) is not None:
-            return "channel"
-        if topic.parse(child.name) is not None:
-            return "topic"
+        found = _format_of_file(child.name)
+        if found is not None and not child.is_dir():  # a topic, or any other log, may be called so
+            return found
         if _YEAR.fullmatch(child.name) and any(queue.parse(name) is not None for name in files.walk_below(top, child)):
             return "queue"
     return None
+
+
+def _format_of_file(name: str) -> FormatName | None:
+    """The format whose files in a log's own directory are called so."""
+    if journal.parse(name) is not None:
+        return "journal"
+    if channel.parse(name) is not None or channel.parse_compressed(name) is not None:
+        return "channel"
+    return "topic" if topic.parse(name) is not None else None
 
 
 def _says_topic(top: Path) -> bool:

@@ -144,6 +144,7 @@ class _Writer:
                 raise InvalidOption(f"partition {partition} of topic {topic}, which has {count}: 0 to {count - 1}")
             where.setdefault((topic, partition), []).append(i)
         for target, places in where.items():
+            check_topic(target[0])
             whole = len(places) == rows.num_rows
             yield target, rows if whole else rows.take(pa.array(places, pa.int64()))
 

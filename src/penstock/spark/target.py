@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.appending import opened_journal
 from penstock.channel import Channel
 from penstock.errors import InvalidOption, LogNotFound, SettingsMismatch
+from penstock.formats.topic import check_topic
 from penstock.inspect import FormatName, Part, detect, find
 from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
@@ -49,6 +50,8 @@ class Target:
 def layout(options: WriteOptions) -> Layout:
     """What is there, or is to be made. On the driver, where the log is."""
     top = Path(options.path)
+    if options.topic is not None:
+        check_topic(options.topic)
     found = detect(top) if top.is_dir() else None
     if found == "topic":
         raise InvalidOption(
