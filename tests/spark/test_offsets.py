@@ -466,6 +466,25 @@ def test_a_batch_refuses_offsets_of_what_is_not_there(tmp_path: Path, name: str)
             )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": '{"q": {"0": 23.7}}'}, "23.7 is no offset"),
+        ({"startingOffsets": '{"q": {"0": 1e400}}'}, "Infinity is no offset"),
+        ({"startingOffsets": '{"q": {"0": true}}'}, "true is no offset"),
+        ({"endingOffsets": '{"q": {"0": -2}}'}, "nothing lies before the earliest"),
+        ({"endingOffsets": "earliest"}, "nothing lies before the earliest"),
+        ({"maxTriggerDelay": "-5m"}, "maxTriggerDelay must be 0 or more, such as 15m, not '-5m'"),
+        ({"maxTriggerDelay": "1e400s"}, "maxTriggerDelay must be 0 or more"),
+        ({"cursor": "../x"}, "cursor: cursor name"),
+    ],
+)
+def test_what_no_query_can_mean(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    fill(tmp_path / "q")
+    with pytest.raises(InvalidOption, match=message):
+        read_options({"path": str(tmp_path / "q"), **options})
+
+
 def test_where_a_sink_writes() -> None:
     assert write_options({"path": "file:/data/q"}).path == write_options({"path": "file:///data/q"}).path == "/data/q"
     with pytest.raises(InvalidOption, match="logs are written on a local file system"):

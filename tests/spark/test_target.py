@@ -233,9 +233,50 @@ def test_partitions_that_are_added_while_a_job_runs(
 
 
 def test_options_of_another_format(tmp_path: Path) -> None:
-    for format, option in (("queue", "segmentBytes"), ("channel", "fileSize"), ("journal", "fileSize")):
+    both = ("fileSize", "segmentBytes")
+    of = {"queue": both[1:], "channel": both[:1], "topic": both[:1], "journal": both}
+    for format, option in ((format, option) for format, options in of.items() for option in options):
         with pytest.raises(InvalidOption, match=f"option {option} is not for a {format}"):
-            layout(write_options({"path": str(tmp_path / "x"), "format": format, option: "100000"}))
+            layout(write_options({"path": str(tmp_path / "x"), "format": format, option: "65536"}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "t", "partitions": "99999999"}, "partitions must be 1 to 4096, not 99999999"),
+        ({"topic": "t", "segmentBytes": "3"}, "segmentBytes must be a whole number from 4 to"),
+        ({"format": "channel", "segmentBytes": str(1 << 50)}, "segmentBytes must be a whole number from 1 to"),
+        ({"fileSize": "1"}, "fileSize must be a multiple of 4096 from 8192 to"),
+        ({"fileSize": "65537"}, "fileSize must be a multiple of 4096"),
+        ({"fileSize": str(1 << 50)}, "fileSize must be a multiple of 4096"),
+        ({"staging": "s3://bucket/aside"}, "staging: 's3://bucket/aside' is no directory"),
+        ({"staging": ""}, "staging: '' is no directory"),
+        ({"path": "file"}, "a file; a log is a directory"),
+        ({"path": "made", "fileSize": "131072"}, "made with files of 65536 bytes, which is fixed"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with Queue(tmp_path / "made", file_size=65536):
+        pass
+    given = {**options, "path": str(tmp_path / options.get("path", "new"))}
+    for make in (lambda: BatchWriter(given, VALUE, overwrite=False), lambda: StreamWriter(given, VALUE)):
+        with pytest.raises(InvalidOption, match=message):
+            make()
+    BatchWriter({"path": str(tmp_path / "made"), "fileSize": "65536"}, VALUE, overwrite=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_staging_may_be_written_as_paths_are(tmp_path: Path) -> None:
+    assert write_options({"path": "q", "staging": f"file:{tmp_path}"}).staging == str(tmp_path)
+    assert write_options({"path": "q", "staging": f"file://{tmp_path}"}).staging == str(tmp_path)
+
+
+def test_a_stream_that_would_replace_everything_with_every_batch(tmp_path: Path) -> None:
+    source = PenstockSource({"path": str(tmp_path / "q")})
+    assert isinstance(source.streamWriter(VALUE, False), StreamWriter)
+    with pytest.raises(InvalidOption, match=r'outputMode\("complete"\): a log is appended to'):
+        source.streamWriter(VALUE, True)
 
 
 def test_a_batch_that_comes_again_is_shared_out_as_its_tasks_did(tmp_path: Path) -> None:

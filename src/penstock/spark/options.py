@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import glob
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -18,7 +19,9 @@ from typing import Final, Literal, NamedTuple, cast
 
 from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FORMATS, FormatName, Part, find
+from penstock.options import MAX_PARTITIONS
 from penstock.spark import listing, remote
+from penstock.storage.cursor import check_name
 
 LATEST: Final = -1  # as in the Kafka connector's JSON
 EARLIEST: Final = -2
@@ -215,7 +218,7 @@ def _offsets(name: str, value: str) -> Offsets:
     try:
         found = json.loads(value)
         logs = {str(log): {p: offset for p, offset in by.items() if p != TIMES} for log, by in found.items()}
-        out = {log: {int(p): int(offset) for p, offset in by.items()} for log, by in logs.items()}
+        out = {log: {int(p): _whole(offset) for p, offset in by.items()} for log, by in logs.items()}
     except (ValueError, AttributeError, TypeError, OverflowError) as error:
         raise InvalidOption(f"{shape}, not {value!r} ({error})") from None
     for log, by in out.items():
@@ -223,6 +226,12 @@ def _offsets(name: str, value: str) -> Offsets:
             if offset < EARLIEST:
                 raise InvalidOption(f"{shape}: offset {offset} of partition {partition} of {log} cannot be")
     return out
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{json.dumps(value)} is no offset")
+    return value
 
 
 def local(path: str) -> str:
@@ -275,7 +284,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Understand the options of a source."""
     options = _Options(given, _READ)
     format = cast(FormatName | None, options.one_of("format", FORMATS))
-    starting, ending = options.text("startingOffsets"), options.text("endingOffsets")
+    starting = options.text("startingOffsets")
     start: Literal["earliest", "latest"] | Offsets | None = None
     if starting is not None:
         known = starting.lower()
@@ -284,8 +293,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             if known in ("earliest", "latest")
             else _offsets("startingOffsets", starting)
         )
-    if ending is not None and ending.lower() == "earliest":
-        raise InvalidOption('endingOffsets must be "latest" or JSON: nothing lies before the earliest')
     for name in ("starting", "ending"):
         if options.text(f"{name}Offsets") is not None and options.text(f"{name}Timestamp") is not None:
             raise InvalidOption(f"{name}Offsets and {name}Timestamp; give one of them")
@@ -296,6 +303,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         options.seconds("maxTriggerDelay", 15 * 60),
         options.number("maxBytesPerTrigger"),
     )
+    if not 0 <= limits.max_delay_s < math.inf:
+        raise InvalidOption(f"maxTriggerDelay must be 0 or more, such as 15m, not {options.text('maxTriggerDelay')!r}")
     if limits.min_offsets and limits.max_offsets and limits.min_offsets > limits.max_offsets:
         raise InvalidOption(
             f"minOffsetsPerTrigger={limits.min_offsets} is more than maxOffsetsPerTrigger={limits.max_offsets}"
@@ -305,7 +314,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         paths=tuple(paths),
         format=format,
         starting=start,
-        ending="latest" if ending is None or ending.lower() == "latest" else _offsets("endingOffsets", ending),
+        ending=_ending(options.text("endingOffsets")),
         starting_us=options.time_us("startingTimestamp"),
         ending_us=options.time_us("endingTimestamp"),
         limits=limits,
@@ -315,9 +324,27 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         checksum=options.flag("checksum", True),
         durable_only=options.flag("durableOnly", True),
         include_metadata=options.flag("includeMetadata", False),
-        cursor=options.text("cursor"),
+        cursor=_cursor(options.text("cursor")),
         archive=options.archive("archive"),
     )
+
+
+def _ending(value: str | None) -> Literal["latest"] | Offsets:
+    if value is None or value.lower() == "latest":
+        return "latest"
+    found = _offsets("endingOffsets", value) if value.lower() != "earliest" else {}
+    if value.lower() == "earliest" or any(EARLIEST in by.values() for by in found.values()):
+        raise InvalidOption('endingOffsets must be "latest" or JSON without -2: nothing lies before the earliest')
+    return found
+
+
+def _cursor(name: str | None) -> str | None:
+    if name is not None:
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise InvalidOption(f"cursor: {error}") from None
+    return name
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -328,13 +355,21 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise InvalidOption('penstock needs a path: save("/data/orders"), or option("path", …)')
     if remote.is_remote(path):
         raise InvalidOption(f"{path}: logs are written on a local file system; write it there, and copy its directory")
+    aside = options.text("staging")
+    if aside is not None and (not aside or remote.is_remote(aside)):
+        raise InvalidOption(
+            f"staging: {aside!r} is no directory that can be written to as a file system's; give one that is"
+        )
+    partitions = options.number("partitions")
+    if partitions is not None and partitions > MAX_PARTITIONS:
+        raise InvalidOption(f"partitions must be 1 to {MAX_PARTITIONS}, not {partitions}")
     settings = {name: value for name in ("segmentBytes", "fileSize") if (value := options.number(name)) is not None}
     return WriteOptions(
         path=local(path),
         format=cast(FormatName | None, options.one_of("format", FORMATS)),
         topic=options.text("topic"),
-        partitions=options.number("partitions"),
-        staging=options.text("staging"),
+        partitions=partitions,
+        staging=local(aside) if aside is not None else None,
         settings=settings,
         run=_run(options),
     )

@@ -74,6 +74,11 @@ class PenstockSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from penstock.spark.sink import StreamWriter
 
+        if overwrite:  # it is asked for by this mode alone
+            raise InvalidOption(
+                'outputMode("complete"): a log is appended to, and would have all of the result again with every batch; use "append" or '
+                '"update", or mode("overwrite") within foreachBatch'
+            )
         return StreamWriter(dict(self.options), schema)
 
 

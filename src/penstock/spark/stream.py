@@ -41,7 +41,6 @@ from penstock.spark.plan import (
     start_of,
 )
 from penstock.spark.scan import read_split
-from penstock.storage.cursor import check_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,11 +64,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         _check_cursor(options)
-        if options.cursor is not None:
-            try:
-                check_name(options.cursor)
-            except ValueError as error:
-                raise InvalidOption(f"cursor: {error}") from None
         if isinstance(options.starting, dict):
             check_offsets("startingOffsets", options.starting, options.parts)
         if options.ending != "latest" or options.ending_us is not None:

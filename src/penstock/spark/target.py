@@ -10,14 +10,15 @@ from pathlib import Path
 from penstock.appending import opened_journal
 from penstock.channel import Channel
 from penstock.errors import InvalidOption, LogNotFound, SettingsMismatch
+from penstock.formats import topic
 from penstock.formats.topic import check_topic
 from penstock.inspect import FormatName, Part, detect, find
-from penstock.options import CHANNEL_SEGMENT_BYTES, TOPIC_SEGMENT_BYTES
+from penstock.options import CHANNEL_SEGMENT_BYTES, MAX_FILE_SIZE_BYTES, MIN_FILE_SIZE_BYTES, TOPIC_SEGMENT_BYTES
 from penstock.queue import Queue
 from penstock.spark import staging
 from penstock.spark.options import WriteOptions
 from penstock.spark.pins import Pins
-from penstock.storage import bulk
+from penstock.storage import bulk, metadata
 from penstock.storage.ledger import Ledger
 from penstock.topic.topics import Topic, Topics
 
@@ -50,6 +51,8 @@ class Target:
 def layout(options: WriteOptions) -> Layout:
     """What is there, or is to be made. On the driver, where the log is."""
     top = Path(options.path)
+    if top.exists() and not top.is_dir():
+        raise InvalidOption(f"{top}: a file; a log is a directory, so give another path")
     if options.topic is not None:
         check_topic(options.topic)
     found = detect(top) if top.is_dir() else None
@@ -61,6 +64,7 @@ def layout(options: WriteOptions) -> Layout:
     format = options.format or found or ("topic" if options.topic or known else "queue")
     if found is not None and format != found:
         raise InvalidOption(f"{top}: a {found}, but option format is {format}; leave it out")
+    _check_settings(options, format)
     if format != "topic":
         if options.topic or options.partitions:
             raise InvalidOption(f"{top}: options topic and partitions are for topics, and this is a {format}")
@@ -69,9 +73,6 @@ def layout(options: WriteOptions) -> Layout:
             raise InvalidOption(
                 f"{top}: no log, but there is something in it; give a directory that is empty or not there"
             )
-        unused = "segmentBytes" if format == "queue" else "fileSize"
-        if unused in options.settings:
-            raise InvalidOption(f"{top}: option {unused} is not for a {format}")
         return Layout(format)
     have = known.get(options.topic or "")
     if options.partitions is not None and have is not None and have < options.partitions:  # more may have been added
@@ -79,6 +80,28 @@ def layout(options: WriteOptions) -> Layout:
             f"{top}: topic {options.topic} has {have} partitions, not {options.partitions}; leave the option out, or add some first"
         )
     return Layout(format, options.partitions or 1, known)
+
+
+def _check_settings(options: WriteOptions, format: FormatName) -> None:
+    """Refuse settings that a log of this format has not, or cannot have, before anything is done for it."""
+    least = topic.SPEC.overhead if format == "topic" else 1
+    known = {
+        "queue": ("fileSize", MIN_FILE_SIZE_BYTES, 4096),
+        "channel": ("segmentBytes", least, 1),
+        "topic": ("segmentBytes", least, 1),
+    }
+    for name, value in options.settings.items():
+        if format not in known or known[format][0] != name:
+            raise InvalidOption(f"{options.path}: option {name} is not for a {format}; leave it out")
+        _, least, step = known[format]
+        if not least <= value <= MAX_FILE_SIZE_BYTES or value % step:
+            what = f"a multiple of {step}" if step > 1 else "a whole number"
+            raise InvalidOption(f"{name} must be {what} from {least} to {MAX_FILE_SIZE_BYTES}, not {value}")
+    made = (metadata.load(Path(options.path)) or {}).get("file_size") if "fileSize" in options.settings else None
+    if made is not None and made != options.settings["fileSize"]:
+        raise InvalidOption(
+            f"{options.path}: made with files of {made} bytes, which is fixed; leave option fileSize out, or write to another path"
+        )
 
 
 def _topics(top: Path) -> dict[str, int]:
