@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from penstock import DiskFull, InvalidPayload, Journal, Queue, StagingLost, StorageFailed, Topics, kernel
+from penstock import DiskFull, InvalidPayload, Journal, NotALog, Queue, StagingLost, StorageFailed, Topics, kernel
 from penstock.errors import InvalidOption, InvalidTopic, SettingsMismatch
 from penstock.formats import queue as fmt
 from penstock.formats import topic
@@ -501,6 +501,24 @@ def test_what_an_earlier_version_kept_beside_the_topics(tmp_path: Path) -> None:
     StreamWriter(given, VALUE).commit([Staged("query", {}, {"t": 5}), None], 8)
     assert [StreamWriter(given, VALUE)._layout.count("t", "query", batch) for batch in (7, 8)] == [5, 5]
     assert pins.load(tmp_path / "t", "query") == pins.Pin(8, 5, done=True)
+
+
+def test_tasks_are_told_of_no_query_that_they_need_not_know(tmp_path: Path) -> None:
+    """Nor does one that does not come again, and whose file is damaged, stop the others."""
+    given = {"path": str(tmp_path), "topic": "t"}
+    with Topics(tmp_path) as logs:
+        logs.topic("t", partitions=2)
+    for i in range(50):
+        pins.keep(tmp_path / "t", f"query {i}", pins.Pin(7, 2, done=True))
+    pins.keep(tmp_path / "t", "mine", pins.Pin(7, 1))
+    (tmp_path / "t" / ".sinks" / "damaged").write_bytes(b"x")
+    assert StreamWriter(given, VALUE)._layout.pins == {"mine": {"t": pins.Pin(7, 1)}}
+    assert BatchWriter(given, VALUE, overwrite=False)._layout.pins == {}
+    run = {"txnAppId": "bars", "txnVersion": "7"}
+    pins.keep(tmp_path / "t", staging.name_of("bars"), pins.Pin(7, 1))
+    assert [*BatchWriter({**given, **run}, VALUE, overwrite=False)._layout.pins] == [staging.name_of("bars")]
+    with pytest.raises(NotALog, match="damaged: fails its checksum; restore it from a copy, or remove it if the query"):
+        StreamWriter(given, VALUE).commit([Staged("damaged", {}, {"t": 2})], 7)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Journal, LogClosed, NotALog, Queue, kernel
+from penstock import Journal, LogClosed, NotALog, Queue, StorageFailed, kernel
 from penstock.formats import journal
 from penstock.inspect import FormatName, find, format_of
 from penstock.spark.options import WriteOptions
@@ -377,3 +377,23 @@ def test_a_batch_that_was_removed_was_there_though_nothing_is_left(
         assert [(span.base, span.next) for span in found] == [(len(FIRST), len(FIRST))]
         assert bulk.holds(found, bulk.Batch(0, len(FIRST), 1, "", ""))
         assert not bulk.holds(found, bulk.Batch(len(FIRST), 1, 1, "", ""))
+
+
+def test_a_ledger_is_never_larger_than_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch that would make it so is refused, and nothing of it appended: every later one would be refused, too, for its damage."""
+    monkeypatch.setattr("penstock.storage.checked._MOST_BYTES", 1500)
+    with Queue(tmp_path / "q", file_size=65536) as q:
+        ledger = Ledger(q._open_log())
+        for i in range(100):
+            try:
+                ledger.append(f"writer {i}", 0, [part("queue", [b"%d" % i])])
+            except StorageFailed as error:
+                assert "it would have" in str(error)
+                break
+        assert 10 < i < 99
+        assert q.next_sequence == i
+        assert not ledger.append("writer 0", 0, [part("queue", [b"again"])])
+        assert ledger.highest(f"writer {i}") is None
+        ledger.forget("writer 0")
+        ledger.forget("writer 1")
+        assert ledger.append(f"writer {i}", 0, [part("queue", [b"%d" % i])])

@@ -9,9 +9,11 @@ the last, and says so over a power cut. It goes with its topic: one that is made
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from penstock.errors import NotALog
 from penstock.storage import checked, files
 
 _NAME: Final = ".sinks"
@@ -48,9 +50,10 @@ def load_all(top: Path, topics: Iterable[str], query: str | None = None) -> Pins
     out = {name: _earlier(top, name) for name in _queries(top, query)}
     for topic in topics:
         for name in _queries(top / topic, query):
-            pin = load(top / topic, name)
-            if pin is not None:
-                out.setdefault(name, {})[topic] = pin
+            with suppress(NotALog):  # told when its own query commits: nobody else's needs it
+                pin = load(top / topic, name)
+                if pin is not None:
+                    out.setdefault(name, {})[topic] = pin
     return out
 
 

@@ -69,9 +69,11 @@ class _Writer:
         self._aside: str | None = None  # what its staged files go by, if not by the query
 
     def _know_pins(self, query: str | None = None) -> None:
-        """Let the tasks know where a batch went that may have been run before; those of any query, if it is not known which."""
-        known = pins.load_all(Path(self._options.path), self._layout.known, query)
-        self._layout = replace(self._layout, pins=known)
+        """Let the tasks know where a batch went that may have been run before; that of any query, if it is not known which, but only if
+        it went to fewer partitions than there are."""
+        known, found = self._layout.known, pins.load_all(Path(self._options.path), self._layout.known, query)
+        fewer = {q: {t: p for t, p in of.items() if p.partitions != known.get(t)} for q, of in found.items()}
+        self._layout = replace(self._layout, pins={q: of for q, of in fewer.items() if of})
 
     def _place(self, query: str, batch: int) -> staging.Place:
         return staging.Place(staging.top_of(self._options), self._aside or query, batch)

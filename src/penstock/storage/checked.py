@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.errors import NotALog
+from penstock.errors import NotALog, StorageFailed
 from penstock.storage import files
 
 _MOST_BYTES = 16 << 20
@@ -45,7 +46,11 @@ def text(value: Any) -> str:
 
 
 def store(path: Path, value: Any) -> None:
-    """Put a value in place of what is there, on the disk."""
+    """Put a value in place of what is there, on the disk; what `load` would not read back is refused, and nothing changed."""
     text = json.dumps(value, sort_keys=True).encode()
-    files.replace(path, text + b"\n%08x\n" % zlib.crc32(text))
+    data = text + b"\n%08x\n" % zlib.crc32(text)
+    if len(data) > _MOST_BYTES:
+        what = f"it would have {len(data)} bytes, and no more than {_MOST_BYTES} are read back"
+        raise StorageFailed(path, errno.EFBIG, what, "it lists too many: remove it, if none of these comes again")
+    files.replace(path, data)
     files.sync_directory(path.parent)
