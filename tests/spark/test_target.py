@@ -487,6 +487,19 @@ def test_a_write_cut_short_at_each_step_is_completed_once(
     assert sorted(value for some in partitions(tmp_path) for value in some) == values
     run({**given, "txnVersion": "5"}, values)
     assert all(partitions(tmp_path))
+    assert not verify(tmp_path, deep=True).findings
+
+
+def test_a_topic_is_not_looked_for_behind_a_link(tmp_path: Path) -> None:
+    with Topics(tmp_path / "elsewhere") as logs:
+        logs.topic("t")
+    top = tmp_path / "top"
+    writer = StreamWriter({"path": str(top), "topic": "t"}, VALUE)
+    top.mkdir()
+    (top / "t").symlink_to(tmp_path / "elsewhere" / "t")
+    with pytest.raises(NotALog, match="a link, where a log has its own"):
+        writer.commit([Staged("query", {}, {"t": 1})], 0)
+    assert not (tmp_path / "elsewhere" / "t" / ".sinks").exists()
 
 
 def test_what_an_earlier_version_kept_beside_the_topics(tmp_path: Path) -> None:

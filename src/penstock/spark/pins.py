@@ -37,6 +37,7 @@ Pins = dict[str, dict[str, Pin]]  # by query and topic
 
 def keep(topic: Path, query: str, pin: Pin) -> None:
     place = topic / _NAME
+    files.refuse_links(place, topic.parent)
     files.make_directories(place, topic.parent)
     checked.store(place / query, pin._asdict())
 

@@ -76,8 +76,8 @@ class PenstockSource(DataSource):
 
         if overwrite:  # it is asked for by this mode alone
             raise InvalidOption(
-                'outputMode("complete"): a log is appended to, and would have all of the result again with every batch; use "append" or '
-                '"update", or mode("overwrite") within foreachBatch'
+                'outputMode("complete"): a log is appended to, and would have all of the result again with every batch; use "append", or '
+                'mode("overwrite") within foreachBatch'
             )
         return StreamWriter(dict(self.options), schema)
 
