@@ -358,7 +358,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
     aside = options.text("staging")
     if aside is not None and (not aside or remote.is_remote(aside)):
         raise InvalidOption(
-            f"staging: {aside!r} is no directory that can be written to as a file system's; give one that is"
+            f"staging: {aside!r} is no directory; give one, not a URL, that driver and workers all reach"
         )
     partitions = options.number("partitions")
     if partitions is not None and partitions > MAX_PARTITIONS:
