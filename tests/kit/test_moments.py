@@ -19,7 +19,7 @@ from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
 from penstock.testing.standing_in import CHANGING
 from penstock.testing.state import PAGE, State, temporaries
-from penstock.testing.versions import SECTOR
+from penstock.testing.versions import SECTOR, Versions
 from tests.kit.driver import record
 from tests.kit.uses import USES
 from tests.queue.crash import Yard
@@ -96,6 +96,50 @@ def test_what_was_synced_and_what_is_are_among_the_contents_of_a_file(yard: Yard
             changed += len(contents) > 1
         assert [key(state) for state in moment.near(0)] == [key(moment.least()), key(moment.now())]
     assert changed > 20
+
+
+@pytest.mark.parametrize("use", USES)
+def test_so_they_are_over_a_long_workload(yard: Yard, use: str) -> None:
+    """Where files are overwritten after they have grown, cut and written on, there may be too many contents to have them all."""
+    looked_at = {}
+    for moment in record(USES[use], USES[use].long, yard.keep()):
+        for versions in (*moment.files.values(), *moment.told_apart().files.values()):
+            if looked_at.setdefault(id(versions), versions) is versions:
+                assert may_be(versions, versions.synced), moment.call
+                assert may_be(versions, versions.now), moment.call
+    assert len(looked_at) > 200
+
+
+def may_be(versions: Versions, content: bytes) -> bool:
+    """Whether it is among the contents."""
+    for size, within in versions._lengthwise():
+        parts = {i: content[i * SECTOR : (i + 1) * SECTOR] for i in within}
+        chosen = {i: next((v for v in some if v.startswith(parts[i])), b"") for i, some in within.items()}
+        if size == len(content) and versions._put(size, chosen) == content:
+            return True
+    return False
+
+
+A, B, C = (letter * SECTOR for letter in (b"A", b"B", b"C"))
+
+
+@pytest.mark.parametrize(
+    ("was", "contents"),
+    [
+        ([b"", b"A" * 9, b"B" * 9], {b"", b"A" * 9, b"B" * 9}),
+        ([A, A + b"B", A + b"C", A + b"B"], {A, A + b"B", A + b"C"}),
+        ([b"A" * 9, b"AAA", b"AAAB"], {b"A" * 9, b"AAA" + bytes(6), b"AAAB" + bytes(5), b"AAA", b"AAAB"}),
+        ([A + B, A, A + C], {A + B, A + bytes(SECTOR), A, A + C}),
+    ],
+)
+def test_of_what_a_file_grew_by_a_later_version_may_be_on_the_disk_and_none_that_is_older(
+    was: list[bytes], contents: set[bytes]
+) -> None:
+    """With an older length, an older one may."""
+    versions = Versions.whole(was[0])
+    for content in was[1:]:
+        versions = versions.then(content)
+    assert set(versions.contents()) == contents
 
 
 @contextmanager

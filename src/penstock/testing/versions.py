@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
@@ -16,6 +17,7 @@ from typing import Final, Protocol, TypeVar
 SECTOR: Final = 512
 _OFTEN: Final = 0.93
 _MANY: Final = 5_000
+_STILL: Final = sys.maxsize  # of what a sector is now
 
 T = TypeVar("T")
 
@@ -37,95 +39,139 @@ def picking(rng: random.Random) -> Pick:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """A write that made a file longer: from where to where, and at which step, that is, change of the file since its sync."""
+
+    start: int
+    end: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """One of the lengths of a file, and the writes that made it so long, which are on the disk before it."""
+
+    size: int
+    growths: tuple[Growth, ...] = ()
+
+    def least(self) -> dict[int, int]:
+        """By sector the step that it is on the disk of, or a later one."""
+        return {i: growth.step for growth in self.growths for i in _covering(growth.start, growth.end)}
+
+
+@dataclass(frozen=True, slots=True)
 class Versions:
     """What may be on the disk of one file. `synced` is, with what else its sectors and its length were since."""
 
     synced: bytes
     now: bytes
-    sizes: tuple[int, ...]
-    sectors: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)
-    # By length: what was written when it grew to that, and where.
-    grown: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
+    lengths: tuple[Length, ...]  # in order: the first was synced, the last is now
+    # Of each that was changed: all that it was, the oldest first, and the last step at which it was that.
+    sectors: Mapping[int, Mapping[bytes, int]] = field(default_factory=dict)
+    steps: int = 0  # so many changes since the sync
     in_order: bool = True  # a length is on the disk after what it covers
 
     @classmethod
     def whole(cls, content: bytes) -> Versions:
         """All of it is on the disk."""
-        return cls(content, content, (len(content),))
+        return cls(content, content, (Length(len(content)),))
 
     def then(self, content: bytes) -> Versions:
         """It was changed, and not synced."""
         if content == self.now:
             return self
+        step = self.steps + 1
         sectors = dict(self.sectors)
-        for i in range(-(-max(len(content), len(self.now)) // SECTOR)):
+        for i in _covering(0, max(len(content), len(self.now))):
             new, old = _sector(content, i), _sector(self.now, i)
             if new != old:
-                known = sectors.get(i) or (_sector(self.synced, i),)
-                sectors[i] = known if new in known else (*known, new)
-        sizes = self.sizes if len(content) in self.sizes else (*self.sizes, len(content))
-        grown = dict(self.grown)
-        if any(content[len(self.now) :]):  # else it was only made longer
-            grown[len(content)] = len(self.now), content[len(self.now) :]
-        return Versions(self.synced, content, sizes, sectors, grown, self.in_order)
+                known = sectors.get(i, {_sector(self.synced, i): _STILL})
+                sectors[i] = {**known, old: self.steps, new: _STILL}
+        lengths = self.lengths
+        if len(content) != len(self.now):
+            lengths += (self._length(content, step),)
+        return Versions(self.synced, content, lengths, sectors, step, self.in_order)
+
+    def _length(self, content: bytes, step: int) -> Length:
+        """That of what it is changed to. What was written beyond it before is no matter any more."""
+        start, end = len(self.now), len(content)
+        growths = tuple(growth for growth in self.lengths[-1].growths if growth.end <= end)
+        written = any(content[start:])  # else it was only made longer
+        return Length(end, (*growths, Growth(start, end, step)) if written else growths)
 
     def newest_of(self, sector: int) -> Versions:
         """With the newest version of a sector only; and with its oldest, if that is nothing but zeros."""
         if sector not in self.sectors:
             return self
-        oldest, newest = self.sectors[sector][0], _sector(self.now, sector)
+        versions = self.sectors[sector]
+        oldest, newest = next(iter(versions)), _sector(self.now, sector)
         if not any(oldest):
-            return replace(self, sectors={**self.sectors, sector: tuple(dict.fromkeys((oldest, newest)))})
+            return replace(self, sectors={**self.sectors, sector: {oldest: versions[oldest], newest: _STILL}})
         synced = bytearray(self.synced)
         synced[sector * SECTOR : (sector + 1) * SECTOR] = newest
-        return replace(self, synced=bytes(synced[: len(self.synced)]), sectors={**self.sectors, sector: (newest,)})
+        sectors = {**self.sectors, sector: {newest: _STILL}}
+        return replace(self, synced=bytes(synced[: len(self.synced)]), sectors=sectors)
 
     def includes(self, earlier: Versions) -> bool:
         """Whether all that may have been on the disk earlier may be now: it was not synced since."""
         return self is earlier or (
             self.synced == earlier.synced
-            and set(self.sizes) >= set(earlier.sizes)
-            and self.grown.items() >= earlier.grown.items()
-            and all(length > max(earlier.sizes) for length in self.grown.keys() - earlier.grown.keys())
-            and all(set(self.sectors.get(i, ())) >= set(versions) for i, versions in earlier.sectors.items())
+            and set(self.lengths) >= set(earlier.lengths)
+            and all(self._includes(i, earlier) for i in {*self.sectors, *earlier.sectors})
         )
+
+    def _includes(self, sector: int, earlier: Versions) -> bool:
+        """Whether it may be all that it may have been earlier, with each length that there was."""
+        then = earlier.sectors.get(sector, {_sector(earlier.synced, sector): _STILL})
+        now = self.sectors.get(sector, {_sector(self.synced, sector): _STILL})
+        return all(now.get(data, -1) >= min(last, earlier.steps) for data, last in then.items())
 
     @property
     def count(self) -> int:
         """How many contents there may be; if they are many, equal ones counted more than once."""
-        most = sum(math.prod(len(v) for v in self._within(size).values()) for size in self.sizes)
+        most = sum(math.prod(map(len, within.values())) for _, within in self._lengthwise())
         return most if most > _MANY else len(self.contents())
 
-    def _within(self, size: int) -> dict[int, tuple[bytes, ...]]:
-        return {i: versions for i, versions in self.sectors.items() if i * SECTOR < size}
+    def _lengthwise(self) -> Iterator[tuple[int, dict[int, list[bytes]]]]:
+        """Each length that there may be, and with it the versions of each sector."""
+        return ((length.size, self._within(length)) for length in dict.fromkeys(self.lengths))
+
+    def _within(self, length: Length) -> dict[int, list[bytes]]:
+        least = length.least() if self.in_order else {}
+        return {
+            i: [data for data, last in versions.items() if last >= least.get(i, 0)]
+            for i, versions in self.sectors.items()
+            if i * SECTOR < length.size
+        }
 
     def contents(self) -> list[bytes]:
         """Each that there may be, once."""
         return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[bytes]:
-        for size in self.sizes:
-            within = self._within(size)
+        for size, within in self._lengthwise():
             for chosen in itertools.product(*within.values()):
                 yield self._put(size, dict(zip(within, chosen, strict=True)))
 
     def some(self, pick: Pick, page: int = SECTOR) -> bytes:
         """One of them; torn only at multiples of `page`."""
-        size = pick(self.sizes)
-        within = self._within(size)
+        length = pick(self.lengths)
+        within = self._within(length)
         if page == SECTOR:
-            return self._put(size, {i: pick(versions) for i, versions in within.items()})
+            return self._put(length.size, {i: pick(versions) for i, versions in within.items()})
         kept = {at: pick((0, -1)) for at in {i * SECTOR // page for i in within}}
-        return self._put(size, {i: v[kept[i * SECTOR // page]] for i, v in within.items()})
+        return self._put(length.size, {i: v[kept[i * SECTOR // page]] for i, v in within.items()})
 
     def _put(self, size: int, chosen: dict[int, bytes]) -> bytes:
         out = bytearray(self.synced[:size].ljust(size, b"\0"))
         for i, data in chosen.items():
             out[i * SECTOR : (i + 1) * SECTOR] = data[: size - i * SECTOR]
-        for length, (start, data) in self.grown.items() if self.in_order else ():
-            if length <= size:
-                out[start:length] = data
         return bytes(out)
+
+
+def _covering(start: int, end: int) -> range:
+    """The sectors of a part of a file."""
+    return range(start // SECTOR, -(-end // SECTOR))
 
 
 def _sector(content: bytes, i: int) -> bytes:
