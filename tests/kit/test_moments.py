@@ -19,7 +19,7 @@ from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
 from penstock.testing.standing_in import CHANGING
 from penstock.testing.state import PAGE, State, temporaries
-from penstock.testing.versions import SECTOR, Versions
+from penstock.testing.versions import SECTOR, Versions, picking
 from tests.kit.driver import record
 from tests.kit.uses import USES
 from tests.queue.crash import Yard
@@ -140,6 +140,40 @@ def test_of_what_a_file_grew_by_a_later_version_may_be_on_the_disk_and_none_that
     for content in was[1:]:
         versions = versions.then(content)
     assert set(versions.contents()) == contents
+
+
+@pytest.mark.parametrize(
+    ("before", "length", "sizes"),
+    [
+        (0, 1500, [0, 512, 1024, 1500]),
+        (600, 2048, [600, 1024, 1536, 2048]),
+        (100, 500, [100, 500]),
+        (512, 600, [512, 600]),
+    ],
+)
+def test_a_write_that_makes_a_file_longer_may_be_torn_where_sectors_meet(
+    before: int, length: int, sizes: list[int]
+) -> None:
+    """Of pages only where they do. What it did not write yet was not there before, so there is no other tail."""
+    content = b"x" * length
+    versions = Versions.whole(content[:before]).then(content)
+    assert versions.contents() == [content[:size] for size in sizes]
+    assert versions.includes(Versions.whole(content[:before]))
+    some = {versions.some(picking(random.Random(i)), 4096) for i in range(40)}
+    assert some == {content[:before], content}
+
+
+def test_one_that_is_long_may_be_torn_at_some_places() -> None:
+    """Spread over all of it: of each state there is a copy, and a file that a user writes may be large."""
+    sizes = [length.size for length in Versions.whole(b"").then(b"x" * 1_000_000).lengths]
+    assert 50 < len(sizes) < 100
+    assert not any(size % SECTOR for size in sizes[:-1])
+    assert max(after - size for size, after in itertools.pairwise(sizes)) < 20_000
+
+
+def test_a_file_that_is_only_made_longer_is_not_torn() -> None:
+    versions = Versions.whole(b"x").then(b"x" + bytes(4999))
+    assert list(map(len, versions.contents())) == [1, 5000]
 
 
 @contextmanager

@@ -126,6 +126,17 @@ def test_nor_where_frames_do_not_prove_themselves(yard: Yard, use: str, monkeypa
     assert tried.cases > 60
 
 
+@pytest.mark.parametrize(("use", "cases"), [("topic", 120), ("journal", 70)])
+def test_a_write_that_is_torn_is_cut(yard: Yard, use: str, cases: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every state: of a record of more than a sector its first sectors may be there, and the file be no longer."""
+    monkeypatch.setattr("tests.kit.uses.SEGMENT_BYTES", 2500)
+    monkeypatch.setattr("penstock.journal.MAX_FILE_BYTES", 2500)
+    tried = try_workload(yard, use, ["larger", "larger"], SEED, 1 << 20, done=1)
+    assert not tried.failures, tried.failures[0]
+    assert tried.whole
+    assert tried.cases > cases
+
+
 def test_a_batch_of_a_sink_to_files_that_grow_is_whole_or_absent(yard: Yard) -> None:
     """Every state: it comes again, so a part of it that stayed would be there twice."""
     tried = try_workload(yard, "topic-sink", ["batch", "batch"], SEED, 1 << 20, done=1)

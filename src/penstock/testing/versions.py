@@ -1,7 +1,7 @@
 """What a power cut may leave of one file: of each sector one of the versions that it had since the last sync, and one of its lengths.
 
 What a length covers and nothing was written to reads as zeros. A length that a write made longer reaches the disk after what was
-written, as the usual file systems have it, or, if so asked, before.
+written, as the usual file systems have it, or, if so asked, before; and so does each on the way to it, sector by sector.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final, Protocol, TypeVar
 SECTOR: Final = 512
 _OFTEN: Final = 0.93
 _MANY: Final = 5_000
+_CUTS: Final = 64  # of one write
 _STILL: Final = sys.maxsize  # of what a sector is now
 
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Length:
 
     size: int
     growths: tuple[Growth, ...] = ()
+    torn: bool = False  # within the last of them
 
     def least(self) -> dict[int, int]:
         """By sector the step that it is on the disk of, or a later one."""
@@ -87,17 +89,19 @@ class Versions:
             if new != old:
                 known = sectors.get(i, {_sector(self.synced, i): _STILL})
                 sectors[i] = {**known, old: self.steps, new: _STILL}
-        lengths = self.lengths
-        if len(content) != len(self.now):
-            lengths += (self._length(content, step),)
+        lengths = (*self.lengths, *self._lengths(content, step))
         return Versions(self.synced, content, lengths, sectors, step, self.in_order)
 
-    def _length(self, content: bytes, step: int) -> Length:
-        """That of what it is changed to. What was written beyond it before is no matter any more."""
+    def _lengths(self, content: bytes, step: int) -> Iterator[Length]:
+        """Those of what it is changed to, if it is another. A write that makes it longer may be there up to a sector. What was written
+        before beyond where it now ends is no matter any more."""
         start, end = len(self.now), len(content)
         growths = tuple(growth for growth in self.lengths[-1].growths if growth.end <= end)
-        written = any(content[start:])  # else it was only made longer
-        return Length(end, (*growths, Growth(start, end, step)) if written else growths)
+        if any(content[start:]):
+            for cut in (*_cuts(start, end), end):
+                yield Length(cut, (*growths, Growth(start, cut, step)), torn=cut != end)
+        elif start != end:  # it was only made longer, or cut
+            yield Length(end, growths)
 
     def newest_of(self, sector: int) -> Versions:
         """With the newest version of a sector only; and with its oldest, if that is nothing but zeros."""
@@ -155,7 +159,7 @@ class Versions:
 
     def some(self, pick: Pick, page: int = SECTOR) -> bytes:
         """One of them; torn only at multiples of `page`."""
-        length = pick(self.lengths)
+        length = pick([length for length in self.lengths if not length.torn or length.size % page == 0])
         within = self._within(length)
         if page == SECTOR:
             return self._put(length.size, {i: pick(versions) for i, versions in within.items()})
@@ -172,6 +176,13 @@ class Versions:
 def _covering(start: int, end: int) -> range:
     """The sectors of a part of a file."""
     return range(start // SECTOR, -(-end // SECTOR))
+
+
+def _cuts(start: int, end: int) -> range:
+    """Where sectors meet in a part of a file; if it is long, at some of these places."""
+    first = (start // SECTOR + 1) * SECTOR
+    apart = -(-(end - first) // (_CUTS * SECTOR)) * SECTOR
+    return range(first, end, max(SECTOR, apart))
 
 
 def _sector(content: bytes, i: int) -> bytes:
