@@ -54,6 +54,35 @@ def test_a_careless_consumer_is_found_out_and_the_command_finds_it_again(tmp_pat
     assert command[0] in again.stdout
 
 
+ENDS = """
+import sys
+
+import pytest
+
+from penstock import Queue
+
+
+def run(top):
+    with Queue(top / "q", file_size=8192) as q:
+        q.append(b"x")
+
+
+def test_fails(crash_states):
+    crash_states(run, lambda top: pytest.fail("no"))
+
+
+def test_exits(failing_storage):
+    failing_storage(run, lambda top: sys.exit(3))
+"""
+
+
+def test_however_a_test_ends_the_command_is_told(tmp_path: Path) -> None:
+    done = run(tmp_path, ENDS)
+    assert "2 failed" in done.stdout
+    told = re.findall(r"E .*again with: pytest (\S+) --penstock-seed \d+ --penstock-case \d+", done.stdout)
+    assert told == ["test_consumer.py::test_fails", "test_consumer.py::test_exits"], done.stdout
+
+
 def test_a_case_that_there_is_not_does_not_pass(tmp_path: Path) -> None:
     done = run(tmp_path, example(), "-k", "fails", "--penstock-seed", "1", "--penstock-case", "1000000")
     assert done.returncode == 1, done.stdout

@@ -101,9 +101,12 @@ def _may_fail(run: Act, top: Path) -> None:
 
 @contextmanager
 def _told(what: str, plan: Plan, number: int, again: str) -> Iterator[None]:
+    """Also of what is no `Exception`: a test that calls `pytest.fail`, one that was given no more time, code that exits."""
     try:
         yield
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise Found(
             f"{what}: {type(error).__name__}: {error}\n"
             f"seed {plan.seed}; again with: {again} --penstock-seed {plan.seed} --penstock-case {number}"
