@@ -9,7 +9,6 @@ import random
 import shlex
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,7 +48,7 @@ def _try(
     run: Act,
     check: Act,
     *,
-    prepare: Act = lambda top: Path(top).mkdir(exist_ok=True),
+    prepare: Act = lambda top: None,
     most: int = _MOST,
 ) -> int:
     """How many were tried."""

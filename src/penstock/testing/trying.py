@@ -49,9 +49,9 @@ def try_crashes(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> i
     check. How many crashes were tried. `again` is the command that tries the same test."""
     rng = random.Random(plan.seed)
     with _room() as top:
-        prepare(top / "run")
-        with recorded(top / "run") as recording:
-            run(top / "run")
+        prepare(top)
+        with recorded(top) as recording:
+            run(top)
         crashes = [*kills(recording.moments).all, *power_cuts(recording.moments, rng, plan.most).all]
         chosen = set(rng.sample(range(len(crashes)), min(plan.most, len(crashes))))
         plan.check(chosen)
