@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import os
 import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -279,6 +280,18 @@ def test_a_crash_may_come_between_any_two_changes_of_names(yard: Yard) -> None:
     changes = [names for names, _ in itertools.groupby(seen)]
     assert changes[:6] == [*made, ["3", *made[-1]]]
     assert list(map(len, changes[5:])) == [5, 4, 3, 2, 1], "each name that goes is a moment"
+
+
+def test_links_and_what_is_no_file_are_left_out(yard: Yard) -> None:
+    """A link may lead nowhere, or round in a circle; opening a pipe would wait for somebody to write to it."""
+    top = yard.keep()
+    with recorded(top) as recording:
+        (top / "nowhere").symlink_to("there is none")
+        (top / "round").symlink_to(top)
+        os.mkfifo(top / "pipe")
+        (top / "file").write_bytes(b"x")
+    assert recording.moments[-1].now() == {"file": b"x"}
+    assert not recording.moments[-1].now().directories
 
 
 def test_temporary_files_are_those_of_logs() -> None:

@@ -63,7 +63,8 @@ class Disk:
         return self._look_into_files() or bool(changed)
 
     def _scan(self) -> dict[int, Names]:
-        """By name: numbers, and the order that the system has them in, are others in each run, and a seed is to choose the same."""
+        """By name: numbers, and the order that the system has them in, are others in each run, and a seed is to choose the same. What is
+        neither a file nor a directory is left out: a link may lead anywhere, and a pipe has no content."""
         tree: dict[int, Names] = {}
         stack = [(self._top, self.path)]
         while stack:
@@ -71,8 +72,10 @@ class Disk:
             names = tree[inode] = {}
             with os.scandir(path) as entries:
                 for entry in sorted(entries, key=lambda entry: entry.name):
-                    names[entry.name] = number = entry.inode()
                     is_directory = entry.is_dir(follow_symlinks=False)
+                    if not (is_directory or entry.is_file(follow_symlinks=False)):
+                        continue
+                    names[entry.name] = number = entry.inode()
                     if number not in self._fds:
                         self._fds[number] = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
                         if not is_directory:
