@@ -19,8 +19,10 @@ def example() -> str:
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
 
 
-def run(where: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (where / "test_consumer.py").write_text(code)
+def run(where: Path, code: str, *options: str, below: str = "") -> subprocess.CompletedProcess[str]:
+    """In a directory, or in one below it."""
+    (where / below).mkdir(exist_ok=True)
+    (where / below / "test_consumer.py").write_text(code)
     command = [
         sys.executable,
         "-m",
@@ -32,7 +34,7 @@ def run(where: Path, code: str, *options: str) -> subprocess.CompletedProcess[st
         "no:cacheprovider",
         *options,
     ]
-    return subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=where / below, capture_output=True, text=True, timeout=120)
 
 
 def test_the_example_holds(tmp_path: Path) -> None:
@@ -81,6 +83,12 @@ def test_however_a_test_ends_the_command_is_told(tmp_path: Path) -> None:
     assert "2 failed" in done.stdout
     told = re.findall(r"E .*again with: pytest (\S+) --penstock-seed \d+ --penstock-case \d+", done.stdout)
     assert told == ["test_consumer.py::test_fails", "test_consumer.py::test_exits"], done.stdout
+
+
+def test_below_the_root_the_command_is_one_that_is_to_be_given_there(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    done = run(tmp_path, ENDS, "-k", "test_fails", "--penstock-seed", "1", below="tests")
+    assert "again with: pytest test_consumer.py::test_fails --penstock-seed 1" in done.stdout
 
 
 def test_a_case_that_there_is_not_does_not_pass(tmp_path: Path) -> None:

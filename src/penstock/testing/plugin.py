@@ -5,6 +5,7 @@ Loaded by every run of pytest where Penstock is installed, so what they need is 
 
 from __future__ import annotations
 
+import os
 import random
 import shlex
 from collections.abc import Callable
@@ -56,4 +57,10 @@ def _try(
 
     seed = request.config.getoption("--penstock-seed")
     plan = Plan(random.randrange(1 << 31) if seed is None else seed, most, request.config.getoption("--penstock-case"))
-    return how(run, check, prepare, plan, f"pytest {shlex.quote(request.node.nodeid)}")
+    return how(run, check, prepare, plan, f"pytest {shlex.quote(_id(request))}")
+
+
+def _id(request: pytest.FixtureRequest) -> str:
+    """The test as pytest takes it where it was started: the ids that it has itself are by the root, which may be elsewhere."""
+    path = os.path.relpath(request.node.path, request.config.invocation_params.dir)
+    return "::".join([path, *request.node.nodeid.split("::")[1:]])
