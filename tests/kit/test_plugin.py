@@ -91,6 +91,25 @@ def test_below_the_root_the_command_is_one_that_is_to_be_given_there(tmp_path: P
     assert "again with: pytest test_consumer.py::test_fails --penstock-seed 1" in done.stdout
 
 
+def test_of_two_calls_in_a_test_the_command_says_which(tmp_path: Path) -> None:
+    code = (
+        ENDS
+        + """
+
+def test_two(crash_states, failing_storage):
+    crash_states(run, lambda top: None, most=5)
+    failing_storage(run, lambda top: pytest.fail("no"), most=5)
+"""
+    )
+    done = run(tmp_path, code, "-k", "test_two", "--penstock-seed", "1")
+    command = re.search(r"again with: pytest (\S+) (--penstock-seed 1 --penstock-case 2:\d+)", done.stdout)
+    assert command is not None, done.stdout
+    again = run(tmp_path, code, command[1], *command[2].split())
+    assert command[0] in again.stdout
+    third = run(tmp_path, code, command[1], "--penstock-seed", "1", "--penstock-case", "3:0")
+    assert "case 0 of call 3: there were 2 calls" in third.stdout
+
+
 def test_a_case_that_there_is_not_does_not_pass(tmp_path: Path) -> None:
     done = run(tmp_path, example(), "-k", "fails", "--penstock-seed", "1", "--penstock-case", "1000000")
     assert done.returncode == 1, done.stdout

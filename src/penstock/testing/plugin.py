@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,40 +24,78 @@ _MOST = 500
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("penstock")
     group.addoption("--penstock-seed", type=int, help="choose the same crashes and faults again (else by chance)")
-    group.addoption("--penstock-case", type=int, help="try this one of them alone")
+    group.addoption(
+        "--penstock-case",
+        type=_case,
+        metavar="[CALL:]CASE",
+        help="try this one alone: of the first call, if no other is given",
+    )
+
+
+def _case(text: str) -> tuple[int, int]:
+    call, _, case = text.rpartition(":")
+    return int(call or 1), int(case)
+
+
+class _Calls:
+    """The calls of both fixtures in one test. A seed has cases for each, so the number of a case alone does not say which it is."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self._made = 0
+        self._wanted: tuple[int, int] | None = request.config.getoption("--penstock-case")
+
+    def check(self) -> None:
+        """A call that there is not would pass, having tried nothing."""
+        if self._wanted and not 1 <= self._wanted[0] <= self._made:
+            raise ValueError(f"case {self._wanted[1]} of call {self._wanted[0]}: there were {self._made} calls")
+
+    def attempt(
+        self,
+        how: Callable[..., int],
+        run: Act,
+        check: Act,
+        *,
+        prepare: Act = lambda top: None,
+        most: int = _MOST,
+    ) -> int:
+        """How many were tried: none, if a case of another call is wanted."""
+        from penstock.testing.trying import Plan
+
+        self._made += 1
+        if self._wanted and self._wanted[0] != self._made:
+            return 0
+        seed = self._request.config.getoption("--penstock-seed")
+        plan = Plan(
+            random.randrange(1 << 31) if seed is None else seed,
+            most,
+            self._wanted[1] if self._wanted else None,
+            self._made,
+        )
+        return how(run, check, prepare, plan, f"pytest {shlex.quote(_id(self._request))}")
 
 
 @pytest.fixture
-def crash_states(request: pytest.FixtureRequest) -> Try:
+def _penstock_calls(request: pytest.FixtureRequest) -> Iterator[_Calls]:
+    calls = _Calls(request)
+    yield calls
+    calls.check()
+
+
+@pytest.fixture
+def crash_states(_penstock_calls: _Calls) -> Try:
     """`crash_states(run, check, prepare=..., most=500)`: run, crash in every state there is (or so many of them), run again, check."""
     from penstock.testing.trying import try_crashes
 
-    return partial(_try, try_crashes, request)
+    return partial(_penstock_calls.attempt, try_crashes)
 
 
 @pytest.fixture
-def failing_storage(request: pytest.FixtureRequest) -> Try:
+def failing_storage(_penstock_calls: _Calls) -> Try:
     """`failing_storage(run, check, prepare=..., most=500)`: run while a call fails, run again when none does, check."""
     from penstock.testing.trying import try_faults
 
-    return partial(_try, try_faults, request)
-
-
-def _try(
-    how: Callable[..., int],
-    request: pytest.FixtureRequest,
-    run: Act,
-    check: Act,
-    *,
-    prepare: Act = lambda top: None,
-    most: int = _MOST,
-) -> int:
-    """How many were tried."""
-    from penstock.testing.trying import Plan
-
-    seed = request.config.getoption("--penstock-seed")
-    plan = Plan(random.randrange(1 << 31) if seed is None else seed, most, request.config.getoption("--penstock-case"))
-    return how(run, check, prepare, plan, f"pytest {shlex.quote(_id(request))}")
+    return partial(_penstock_calls.attempt, try_faults)
 
 
 def _id(request: pytest.FixtureRequest) -> str:

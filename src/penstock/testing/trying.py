@@ -23,14 +23,19 @@ Act = Callable[[Path], object]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The seed, at most how many cases of a kind, and which one alone, if only that is to be tried."""
+    """The seed, at most how many cases of a kind, which one alone, if only that is to be tried, and which call of its test this is."""
 
     seed: int
     most: int
     only: int | None = None
+    call: int = 1
 
     def wants(self, number: int) -> bool:
         return self.only is None or self.only == number
+
+    def name(self, number: int) -> str:
+        """What a case is asked for by. Where there is one call, its number is left out."""
+        return f"{self.call}:{number}" if self.call > 1 else str(number)
 
     def check(self, chosen: Collection[int]) -> None:
         """A case that there is not would pass, having tried nothing."""
@@ -109,7 +114,7 @@ def _told(what: str, plan: Plan, number: int, again: str) -> Iterator[None]:
     except BaseException as error:
         raise Found(
             f"{what}: {type(error).__name__}: {error}\n"
-            f"seed {plan.seed}; again with: {again} --penstock-seed {plan.seed} --penstock-case {number}"
+            f"seed {plan.seed}; again with: {again} --penstock-seed {plan.seed} --penstock-case {plan.name(number)}"
         ) from error
 
 
