@@ -282,6 +282,37 @@ def test_a_crash_may_come_between_any_two_changes_of_names(yard: Yard) -> None:
     assert list(map(len, changes[5:])) == [5, 4, 3, 2, 1], "each name that goes is a moment"
 
 
+def test_what_anybody_asks_the_system_for_is_seen_when_it_is_done(yard: Yard) -> None:
+    """A user's own writes and names, too, with no call of a log between them. What goes through a file object comes with the next."""
+    top = yard.keep()
+    with recorded(top) as recording:
+        fd = os.open(top / "a", os.O_CREAT | os.O_RDWR)
+        os.write(fd, b"12")
+        os.write(fd, b"34")
+        os.pwrite(fd, b"x", 0)
+        os.ftruncate(fd, 3)
+        os.close(fd)
+        os.truncate(top / "a", 1)
+        (top / "a").rename(top / "b")
+        (top / "b").replace(top / "c")
+        (top / "d").mkdir()
+        os.link(top / "c", top / "d" / "e")
+        os.remove(top / "c")  # noqa: PTH107
+        (top / "f").write_bytes(b"1")
+        (top / "f").write_bytes(b"2")
+    seen = [({**moment.now()}, *moment.now().directories) for moment in recording.moments]
+    assert [state for state, _ in itertools.groupby(seen)] == [
+        ({},),
+        *(({"a": content},) for content in (b"", b"12", b"1234", b"x234", b"x23", b"x")),
+        ({"b": b"x"},),
+        ({"c": b"x"},),
+        ({"c": b"x"}, "d"),
+        ({"c": b"x", "d/e": b"x"}, "d"),
+        ({"d/e": b"x"}, "d"),
+        ({"d/e": b"x", "f": b"2"}, "d"),
+    ]
+
+
 def test_links_and_what_is_no_file_are_left_out(yard: Yard) -> None:
     """A link may lead nowhere, or round in a circle; opening a pipe would wait for somebody to write to it."""
     top = yard.keep()

@@ -26,8 +26,24 @@ from penstock.testing.standing_in import CHANGING, Janitors, Real, standing_in
 _STORING: Final = {
     str(module.__file__) for module in (buffers, frames, page, writer, bulk, control, mapped, offsets, segment, span)
 }
-# What counts when it is asked of the system, whoever asks. A tree is removed name by name, and a crash may come between any two.
-_ASKED: Final = {"fsync": "sync", "fdatasync": "sync", "unlink": "remove", "rmdir": "remove"}
+# What is seen when it is asked of the system, whoever asks, and the functions of `files` that come to nothing else. A tree is removed name
+# by name, and a crash may come between any two.
+_ASKED: Final = {
+    "write": "write",
+    "pwrite": "write",
+    "truncate": "truncate",
+    "ftruncate": "truncate",
+    "fsync": "sync",
+    "fdatasync": "sync",
+    "mkdir": "make_directory",
+    "link": "link",
+    "rename": "rename",
+    "replace": "rename",
+    "unlink": "remove",
+    "remove": "remove",
+    "rmdir": "remove",
+}
+_SEEN_THERE: Final = {*_ASKED.values(), "sync_directory", "remove_tree"}
 
 
 class Recording:
@@ -100,8 +116,8 @@ class Recording:
                     stack.enter_context(self._each_store())
                 for name, call in _ASKED.items():
                     stack.enter_context(mock.patch.object(os, name, self._called(call, getattr(os, name))))
-                changing = [name for name in CHANGING if not name.startswith(("sync", "remove"))]
-                self._janitors = stack.enter_context(standing_in(changing, self._called))
+                others = [name for name in CHANGING if name not in _SEEN_THERE]
+                self._janitors = stack.enter_context(standing_in(others, self._called))
                 yield
             self.look("the end")
         finally:
