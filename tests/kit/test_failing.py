@@ -11,6 +11,7 @@ import pytest
 
 from penstock.storage import files
 from penstock.testing.failing import KINDS, Fault, failing
+from penstock.testing.standing_in import CHANGING
 from tests.kit.faults import faults, try_fault
 from tests.kit.uses import USES
 from tests.queue.crash import Yard
@@ -51,10 +52,14 @@ def test_the_kernel_is_given_short_writes_too(yard: Yard, use: str) -> None:
         ("ENOSPC", lambda top: files.create_unnamed(top)),
         ("ENOSPC", lambda top: files.reserve_beyond(-1, 0, 1)),
         ("EMFILE", lambda top: files.create_unnamed(top)),
+        ("EIO on write", lambda top: files.truncate(-1, 0)),
+        ("EIO on write", lambda top: files.punch(-1, 0, 1)),
         ("EACCES on rename", lambda top: files.exchange(top / "x", top / "y")),
+        ("EACCES on remove", lambda top: files.remove(top / "x")),
+        ("EACCES on remove", lambda top: files.remove_tree(top / "x")),
     ],
 )
-def test_what_a_full_disk_and_a_refused_rename_fail(yard: Yard, kind: str, call: Callable[[Path], None]) -> None:
+def test_what_each_fault_fails(yard: Yard, kind: str, call: Callable[[Path], None]) -> None:
     with failing(Fault(kind, 1)), pytest.raises(OSError) as told:
         call(yard.new())
     assert told.value.errno == KINDS[kind][1]
@@ -66,6 +71,10 @@ def test_after_a_failed_write_a_sink_is_refused_before_its_batch_is_there(yard: 
         if not fault.for_good:
             came = try_fault(yard, "topic-sink", fault)
             assert not came.failures, came.failures[0]
+
+
+def test_every_call_that_changes_anything_is_failed_by_some_fault() -> None:
+    assert {name for functions, _ in KINDS.values() for name in functions} >= set(CHANGING)
 
 
 def test_an_error_that_names_no_file_is_found(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

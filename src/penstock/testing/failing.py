@@ -23,11 +23,12 @@ _WRITING: Final = ("write", "allocate", "reserve", "reserve_beyond")
 # What fails, by the functions of `files` that it is asked of, and how.
 KINDS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
     "ENOSPC": ((*_WRITING, *_CREATING, *_NAMING), errno.ENOSPC),
-    "EIO on write": (_WRITING, errno.EIO),
+    "EIO on write": ((*_WRITING, "truncate", "give_back"), errno.EIO),
     "EIO on sync": (("sync", "sync_directory"), errno.EIO),
     "EINTR": ((*_WRITING, "sync"), errno.EINTR),
     "EMFILE": ((*_OPENING, *_CREATING), errno.EMFILE),
     "EACCES on rename": (("rename", "exchange"), errno.EACCES),
+    "EACCES on remove": (("remove", "remove_tree"), errno.EACCES),
     "short write": ((), 0),  # the system takes half of what it is given, and says so
 }
 
