@@ -102,10 +102,11 @@ def _open_beside(path: Path, head: bytes, exact: int) -> int:
 
 
 def cut(top: Path, fmt: Format, segment: int, end: int, count: int) -> None:
-    """Take away what lies beyond the end of a segment's records, and make that durable."""
+    """Take away what lies beyond the end of a segment's records, and make that durable. The companion's entries go when the records are
+    gone: until then only they tell a part of a batch, which a power cut may leave, from the whole."""
     paths = SegmentPaths(top, fmt, segment)
-    _end_at(paths.times, companion.length(fmt.SPEC, count), may_be_lost=True)
     _end_at(paths.data, end)
+    _end_at(paths.times, companion.length(fmt.SPEC, count), may_be_lost=True)
 
 
 def sync(top: Path, fmt: Format, segment: int) -> None:
