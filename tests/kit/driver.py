@@ -109,7 +109,7 @@ def try_workload(
     if only is not None and not numbered:
         raise ValueError(f"case {only}: there are {len(crashes)}")
     if seen is not None:
-        numbered = [(i, crash) for i, crash in numbered if _is_new(crash, kind, seen)]
+        numbered = [(i, crash) for i, crash in numbered if is_new(crash, kind, seen)]
     limits = {
         "most": most,
         "near": most_near,
@@ -133,7 +133,7 @@ def try_workload(
     return tried
 
 
-def _is_new(crash: Crash, kind: type[Use], seen: set[bytes]) -> bool:
+def is_new(crash: Crash, kind: type[Use], seen: set[bytes]) -> bool:
     """Whether neither this state was seen before, nor with what had been promised."""
     key = blake2b(repr(kind.promised(crash.moment.note)).encode(), key=crash.digest(), digest_size=16).digest()
     new = key not in seen

@@ -1,19 +1,24 @@
 """Runs a workload of a use on failing storage, and judges what it comes to.
 
 An operation may fail, with an error of ours; then readers go on, and after a failed sync nothing more is reported
-as done. Opened again on storage that works, everything that was acknowledged is there.
+as done. Opened again on storage that works, everything that was acknowledged is there, even if the power failed meanwhile.
 """
 
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from penstock import DiskFull, PenstockError, SyncFailed
+from penstock.testing.crashes import Crash
 from penstock.testing.failing import KINDS, Fault, failing
-from tests.kit.driver import Tried
+from penstock.testing.moment import Moment
+from penstock.testing.recording import recorded
+from tests.kit.driver import Tried, is_new, judge
 from tests.kit.uses import USES, Broken, Use, must
 from tests.queue.crash import Yard
 
@@ -43,23 +48,33 @@ def replay(use: str, fault: Fault) -> str:
 
 
 def try_fault(yard: Yard, use: str, fault: Fault) -> Tried:
-    """A use's long workload, with one fault."""
-    made = USES[use](yard.new() / "log")
+    """A use's long workload, with one fault. What it comes to is judged as it lies there, and as a power cut may leave it after each
+    operation since the fault, with what was synced and nothing else, and with more by chance: what a sync should have put on the disk
+    lies in memory all the same."""
+    kind, again = USES[use], replay(use, fault)
+    made = kind(yard.new() / "log")
     try:
-        records = made.judge(made.path, _run(made, fault), "same")
+        told, moments = _run(made, fault)
+        tried = Tried(1, kind.judge(made.path, told, "same"))
     except Exception as error:
-        told = f"{use}: {fault}: {type(error).__name__}: {error}\nagain with: {replay(use, fault)}"
-        return Tried(1, failures=[told])
-    return Tried(1, records)
+        return Tried(1, failures=[f"{use}: {fault}: {type(error).__name__}: {error}\nagain with: {again}"])
+    rng, seen = random.Random(str(fault)), set[bytes]()
+    for moment in moments:
+        for state in (moment.least(), moment.some(rng)):
+            crash = Crash(moment, state, "new")
+            if is_new(crash, kind, seen):
+                tried.add(judge(yard, kind, crash, moment.note, again, f"{fault}: "))
+    return tried
 
 
-def _run(made: Use, fault: Fault) -> Any:
-    """What was promised."""
-    told = None
-    with failing(fault) as failed:
+def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
+    """What was promised at the end, and the moments after each operation since the fault."""
+    told, moments = None, []
+    with recorded(made.path.parent, made.now) as recording, failing(fault) as failed:
         is_open = poisoned = False
         try:
             for op in ("open", *made.long):
+                before = made.now(), poisoned
                 try:
                     made.do(op)
                     is_open = True
@@ -70,7 +85,7 @@ def _run(made: Use, fault: Fault) -> Any:
                     poisoned |= isinstance(error, SyncFailed)
                     is_open &= op != "reopen"  # closing lets go, whatever it has to say
                     if not is_open or not made.goes_on:
-                        told = made.now()
+                        told = _told(made, *before)
                         if is_open and poisoned:
                             _succeeds_no_more(made)
                         break
@@ -79,11 +94,22 @@ def _run(made: Use, fault: Fault) -> Any:
                 else:
                     must(not (poisoned and op in made.durable), "a failed sync is not followed by a success", op)
                     poisoned &= op != "reopen"
+                if failed.failed:
+                    recording.moment(op)
+                    moments.append(recording.moments[-1])
         finally:
+            before = made.now(), poisoned
             if is_open:
                 with suppress(PenstockError):
                     made.close()
-    return made.now() if told is None else told
+        told = _told(made, *before) if told is None else told
+        recording.moment("close")
+    return told, [*moments, replace(recording.moments[-1], note=told)]
+
+
+def _told(made: Use, before: Any, poisoned: bool) -> Any:
+    """What is promised when it was closed: to one who was told before of a failed sync, nothing more."""
+    return before if poisoned else made.now()
 
 
 def _says_what_and_where(op: str, error: PenstockError) -> None:

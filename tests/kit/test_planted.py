@@ -6,16 +6,19 @@ import inspect
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock import channel
 from penstock.kernel.reference import writer
-from penstock.storage import files, log, recovery
+from penstock.storage import buffered, companion, files, growing, log, recovery, span
 from penstock.storage.control import Control, Mark
+from penstock.storage.directory import Directory
 from penstock.storage.ledger import Ledger
-from penstock.storage.segment import SegmentPaths
+from penstock.storage.segment import Format, SegmentPaths
 from tests.kit import campaign
 from tests.kit.driver import Tried, try_workload
 from tests.kit.faults import faults, try_fault
@@ -81,6 +84,28 @@ def never_poison(patch: Patch) -> None:
     patch.setattr(Control, "set_poison", lambda self, code: None)
 
 
+def swallow_failed_syncs(patch: Patch) -> None:
+    """A sync that failed is taken for one that did not."""
+
+    def guard_sync(directory: Directory, control: Control, sync: Callable[[], None]) -> None:
+        with suppress(OSError):
+            sync()
+
+    for module in (span, log, buffered, channel):
+        patch.setattr(module, "guard_sync", guard_sync)
+
+
+def cut_entries_first(patch: Patch) -> None:
+    """Of a batch that is taken back the companion's entries go before the records do."""
+
+    def cut(top: Path, fmt: Format, segment: int, end: int, count: int) -> None:
+        paths = SegmentPaths(top, fmt, segment)
+        growing._end_at(paths.times, companion.length(fmt.SPEC, count))
+        growing._end_at(paths.data, end)
+
+    patch.setattr(growing, "cut", cut)
+
+
 def trust_the_killed(patch: Patch) -> None:
     """What a process that was killed had appended is taken for durable by the next one, which does not sync it."""
     real = Control.initialise
@@ -132,6 +157,10 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "never poison a channel": (never_poison, lambda yard: failed_syncs(yard, "channel")),
     "never poison a journal": (never_poison, lambda yard: failed_syncs(yard, "journal")),
     "never poison a sink": (never_poison, lambda yard: failed_syncs(yard, "sink")),
+    "swallow failed syncs": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "queue")),
+    "swallow failed syncs of a channel": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "channel")),
+    "swallow failed syncs of a topic": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "topic")),
+    "cut entries first": (cut_entries_first, lambda yard: failed_syncs(yard, "topic-sink")),
     "trust the killed": (trust_the_killed, lambda yard: second_crashes(yard, "queue", ["append", "append"])),
     "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
 }

@@ -131,6 +131,7 @@ class Told:
 
     sent: tuple[bytes, ...] = ()
     doing: tuple[bytes, ...] = ()  # under way: whole or absent
+    failed: tuple[tuple[bytes, ...], ...] = ()  # since the last that did not: a power cut may bring one back
     durable: int = 0  # so many survive a power cut
     ends: frozenset[int] = frozenset({0})
     place: int | None = None  # of the reader, when last committed
@@ -173,11 +174,12 @@ class Records(Use):
         self, sizes: list[int], act: Callable[[list[bytes]], None], made: Callable[[int, int], bytes] = payload
     ) -> None:
         new = [made(len(self.told.sent) + i, size) for i, size in enumerate(sizes)]
-        self._say(doing=tuple(new))
+        failed = (*self.told.failed, self.told.doing) if self.told.doing else self.told.failed
+        self._say(doing=tuple(new), failed=failed)
         act(new)
         sent = (*self.told.sent, *new)
         durable = len(sent) if self.waits else self.told.durable
-        self._say(sent=sent, doing=(), ends=self.told.ends | {len(sent)}, durable=durable)
+        self._say(sent=sent, doing=(), failed=(), ends=self.told.ends | {len(sent)}, durable=durable)
 
     def _retiring(self, act: Callable[[], None]) -> None:
         """Without a reader nothing holds anything back."""
@@ -203,12 +205,13 @@ class Records(Use):
     @classmethod
     def judge(cls, path: Path, told: Told, boot: Boot) -> int:
         found = cls.look(path, AFTER)
-        every = [*told.sent, *told.doing]
+        ways = [[*told.sent, *doing] for doing in (told.doing, *(told.failed if boot == "new" else ()))]
         end = found.first + len(found.payloads)
         must(not found.recovery.damage, "nothing is taken for damage", found.recovery.damage)
         must(found.first <= told.passed, "nothing that the reader has not passed is gone", found.first, told)
-        must(found.payloads == every[found.first : end], "an exact prefix", found.payloads, every)
-        must(end in told.ends or end == len(every) or cls.parts, "batches are whole or absent", end, told.ends)
+        same = [every for every in ways if found.payloads == every[found.first : end]]
+        must(same, "an exact prefix", found.payloads, *ways)
+        must(end in told.ends or end in map(len, same) or cls.parts, "batches are whole or absent", end, told.ends)
         must(end >= (told.durable if boot == "new" else len(told.sent)), "nothing promised is lost", end, told)
         place = found.place
         if boot == "new":

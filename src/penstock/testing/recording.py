@@ -7,6 +7,7 @@ lines of Python, and it looks after each of them.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -78,6 +79,7 @@ class Recording:
         self.moments.append(self._disk.moment(len(self.moments), call, self._note()))
 
     def _called(self, name: str, real: Real) -> Real:
+        @functools.wraps(real)  # storage that fails stands in front of it, and fails as the real one would
         def call(*args: Any, **options: Any) -> Any:
             self.look(f"stores before {name}")
             synced = self._disk.syncing(os.fstat(args[0]).st_ino) if name == "sync" else None
