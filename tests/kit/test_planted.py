@@ -18,6 +18,7 @@ from penstock.storage import buffered, companion, files, growing, log, recovery,
 from penstock.storage.control import Control, Mark
 from penstock.storage.directory import Directory
 from penstock.storage.ledger import Ledger
+from penstock.storage.manifest import Manifest
 from penstock.storage.segment import Format, SegmentPaths
 from tests.kit import campaign
 from tests.kit.driver import Tried, try_workload
@@ -64,6 +65,18 @@ def sync_last_name(patch: Patch) -> None:
 
     patch.setattr(files, "make_directories", make_directories)
     patch.setattr(SegmentPaths, "sync_names", lambda self: files.sync_directory(self.data.parent))
+
+
+def sync_no_new_manifest(patch: Patch) -> None:
+    """A manifest is written anew, and goes on by a name that is not synced."""
+    real = Manifest.rewrite
+
+    def rewrite(self: Manifest, generation: int) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(files, "sync_directory", lambda directory: None)
+            real(self, generation)
+
+    patch.setattr(Manifest, "rewrite", rewrite)
 
 
 def list_unsynced(patch: Patch) -> None:
@@ -133,6 +146,11 @@ def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
     return found
 
 
+def late_crashes(yard: Yard, use: str, *ops: str) -> Tried:
+    """Of the last two operations, most of them power cuts."""
+    return try_workload(yard, use, ops, SEED, 60, done=len(ops) - 2, most_kills=1, to_first=True)
+
+
 def second_crashes(yard: Yard, use: str, ops: Sequence[str]) -> Tried:
     """Of every crash of the last operation the recovery is cut."""
     return try_workload(yard, use, ops, SEED, 1, done=len(ops) - 1, during_recovery=1 << 20, to_first=True)
@@ -152,6 +170,10 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "keep torn tail": (keep_torn_tail, lambda yard: crashes(yard, "queue", ["batch", "append"], ["append", "batch"])),
     "sync no names": (sync_no_names, lambda yard: crashes(yard, "topic", ["publish", "many"])),
     "sync last name": (sync_last_name, lambda yard: crashes(yard, "queue", ["append", "sync"])),
+    "sync no new manifest": (
+        sync_no_new_manifest,
+        lambda yard: late_crashes(yard, "queue", "span", "span", "work", "append", "sync"),
+    ),
     "list unsynced": (list_unsynced, lambda yard: crashes(yard, "queue", ["commit", "batch", "span", "work"])),
     "never poison": (never_poison, lambda yard: failed_syncs(yard, "queue")),
     "never poison a channel": (never_poison, lambda yard: failed_syncs(yard, "channel")),

@@ -32,6 +32,7 @@ from penstock.storage import bulk
 from penstock.storage.janitor import Janitor
 from penstock.storage.ledger import Ledger
 from penstock.storage.log import Log
+from penstock.storage.manifest import Manifest
 from penstock.testing.state import Boot
 from penstock.topic import topics
 from tests.channel_crash.story import Story
@@ -44,6 +45,7 @@ FEWER = 3  # where there are more records, as a channel has it, too
 FILE_SIZE = 8192
 SEGMENT_BYTES = 160
 JOURNAL_BYTES = 150
+MOST_EDITS = 2  # beside one for each segment: with more a manifest is written anew
 AFTER = [b"after", b"that"]
 
 
@@ -58,11 +60,13 @@ def must(kept: object, promise: str, *facts: object) -> None:
 
 @contextmanager
 def small() -> Iterator[None]:
-    """Small files everywhere, and no background: what it would do is an operation."""
+    """Small files everywhere, manifests soon too long, and no background: what it would do is an operation."""
     with pytest.MonkeyPatch.context() as patch:
         small_files(patch)
         patch.setattr(topics, "INDEX_INTERVAL", INTERVAL)
         patch.setattr(journal, "MAX_FILE_BYTES", JOURNAL_BYTES)
+        # Not yet when it was written anew: what was retired last, and one for each segment.
+        patch.setattr(Manifest, "is_long", property(lambda self: self._edits > MOST_EDITS + len(self.segments)))
         patch.setattr(Janitor, "serve", lambda self, log: setattr(self, "_log", log))
         yield
 
