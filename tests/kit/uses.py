@@ -746,6 +746,10 @@ class SinkUse(Use):
             after = cls._there(q)
             wanted = cls._payloads(range(told.done + 1))
             must(after == wanted, "each batch is there once", after, wanted)
+        with closing(cls._opened(path)) as q:
+            must(cls._log(q).recovery.clean, "what was mended stays so", cls._log(q).recovery)
+            must(cls._there(q) == after, "and so do the batches", cls._there(q), after)
+            must(not cls._commit(q, told.done), "and that they are there is known", told)
         return len(before)
 
     @classmethod
