@@ -179,6 +179,8 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "never poison a channel": (never_poison, lambda yard: failed_syncs(yard, "channel")),
     "never poison a journal": (never_poison, lambda yard: failed_syncs(yard, "journal")),
     "never poison a sink": (never_poison, lambda yard: failed_syncs(yard, "sink")),
+    "never poison a topic": (never_poison, lambda yard: failed_syncs(yard, "topic")),
+    "never poison a sink to a topic": (never_poison, lambda yard: failed_syncs(yard, "topic-sink")),
     "swallow failed syncs": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "queue")),
     "swallow failed syncs of a channel": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "channel")),
     "swallow failed syncs of a topic": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "topic")),

@@ -597,6 +597,8 @@ class Places:
 
 
 class CursorsUse(Use):
+    """Of a queue, whose commits wait for no disk: so none of the operations is `durable`."""
+
     name = "cursors"
     ops = ("ahead", "back", "forget", "other", "reopen")
     long = ("ahead", "other", "ahead", "forget", "back", "other", "reopen", "ahead", "forget", "ahead")
