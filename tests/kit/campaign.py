@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.testing.failing import KINDS, Fault
+from tests.kit import limit
 from tests.kit.driver import Saw, Tried, try_workload, workloads
 from tests.kit.faults import faults, try_fault
 from tests.kit.uses import USES, small
@@ -63,8 +64,9 @@ def main() -> int:
         return _side_by_side(a.seed)
     until_s = time.monotonic() + 60 * a.minutes if a.minutes else float("inf")
     failed = 0
-    print(f"{a.use}: seed {a.seed}, all states of a workload with up to {a.most}, else {a.sample}", flush=True)
-    with open_yard(a.base) as yard, small():
+    with open_yard(a.base) as yard, small(), limit.limited(at_work := yard.keep()):
+        print(f"{a.use}: seed {a.seed}, all states of a workload with up to {a.most}, else {a.sample}", flush=True)
+        print(f"{a.use}: a case of more than {limit.CASE_S:g} s ends it, and is named in {at_work}", flush=True)
         for fault, each in _parts(yard, a.use, a):
             tried, progress = Tried(), _Progress(f"{a.use}, {fault}")
             for one in itertools.islice(each, a.share[0], None, a.share[1]):

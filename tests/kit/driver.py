@@ -16,6 +16,7 @@ from unittest import mock
 from penstock.testing.crashes import Crash, kills, power_cuts
 from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
+from tests.kit.limit import case
 from tests.kit.uses import USES, Use
 from tests.queue.crash import Yard
 
@@ -99,7 +100,17 @@ def try_workload(
     or all but the one of number `only`; `to_first` ends with a failure. `saw` is told of each. `again` is the command for a failure, if
     it is not that of the campaign."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {','.join(ops)}")
-    moments = record(kind, ops, yard.keep(), done)
+    limits = {
+        "most": most,
+        "near": most_near,
+        "sample": sample or most,
+        "most_kills": most_kills,
+        "cuts": during_recovery,
+    }
+    whole = again or replay(use, ops, seed, **limits, done=done)
+    again = again or f"{whole} --case {{}}"
+    with case(whole):
+        moments = record(kind, ops, yard.keep(), done)
     found = power_cuts(moments, rng, most, sample=sample, most_near=most_near, lengths_in_order=lengths_in_order)
     killed = kills(moments).all
     crashes = [*rng.sample(killed, min(most_kills or len(killed), len(killed))), *found.all]
@@ -110,14 +121,6 @@ def try_workload(
         raise ValueError(f"case {only}: there are {len(crashes)}")
     if seen is not None:
         numbered = [(i, crash) for i, crash in numbered if is_new(crash, kind, seen)]
-    limits = {
-        "most": most,
-        "near": most_near,
-        "sample": sample or most,
-        "most_kills": most_kills,
-        "cuts": during_recovery,
-    }
-    again = again or replay(use, ops, seed, **limits, done=done) + " --case {}"
     tried = Tried(workloads=1, whole=int(found.complete), near=Counter([found.near] if not found.complete else []))
     for i, crash in numbered:
         judged = judge(yard, kind, crash, crash.moment.note, again.format(i))
@@ -143,7 +146,8 @@ def is_new(crash: Crash, kind: type[Use], seen: set[bytes]) -> bool:
 
 def judge(yard: Yard, kind: type[Use], crash: Crash, note: Any, again: str, why: str = "") -> Tried:
     try:
-        records = kind.judge(crash.lay(yard.new()) / "log", note, crash.boot)
+        with case(again):
+            records = kind.judge(crash.lay(yard.new()) / "log", note, crash.boot)
     except Exception as error:
         told = f"{kind.name}: {why}{crash}: {type(error).__name__}: {error}\nagain with: {again}"
         return Tried(1, failures=[told])
@@ -156,7 +160,8 @@ def cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random, 
     tried, told = Tried(), crash.moment.note
     top, killed = crash.lay(yard.keep()), crash.boot == "same"
     try:
-        with recorded(top, lambda: told, stores=True, left_by=crash.moment if killed else None) as recording:
+        left_by = crash.moment if killed else None
+        with case(again), recorded(top, lambda: told, stores=True, left_by=left_by) as recording:
             kind.recover(top / "log")
             told = kind.settled(told) if killed else told
             recording.moment("close")

@@ -19,6 +19,7 @@ from penstock.testing.failing import KINDS, Fault, failing
 from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
 from tests.kit.driver import Tried, is_new, judge
+from tests.kit.limit import case
 from tests.kit.uses import USES, Broken, Use, must
 from tests.queue.crash import Yard
 
@@ -54,8 +55,9 @@ def try_fault(yard: Yard, use: str, fault: Fault) -> Tried:
     kind, again = USES[use], replay(use, fault)
     made = kind(yard.new() / "log")
     try:
-        told, moments = _run(made, fault)
-        tried = Tried(1, kind.judge(made.path, told, "same"))
+        with case(again):
+            told, moments = _run(made, fault)
+            tried = Tried(1, kind.judge(made.path, told, "same"))
     except Exception as error:
         return Tried(1, failures=[f"{use}: {fault}: {type(error).__name__}: {error}\nagain with: {again}"])
     rng, seen = random.Random(str(fault)), set[bytes]()
