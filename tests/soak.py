@@ -19,12 +19,12 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from penstock import Channel, Journal, Queue, Retention, Roll, Topic, Topics
 from penstock.storage import files
@@ -34,7 +34,8 @@ EACH_S = 1.0  # a sample
 TELL_S = 60.0
 WARM_UP = 0.2  # of the run
 PACE_S = 0.0005  # between appends: what is looked for grows by time and by records, not by speed
-KILL_S = 3.0  # a reader lives for about so long
+KILL_S = 3.0  # a reader lives for about so long once it reads
+STALL_S = 30.0  # and has to read something in this time
 MORE_MEMORY = 0.10  # may be taken in the last third, or LEAST_MEMORY_BYTES
 LEAST_MEMORY_BYTES = 8 << 20
 MORE_DESCRIPTORS = 4
@@ -184,17 +185,23 @@ def _sample(latencies_us: list[float], top: Path) -> dict[str, float]:
 
 
 def read(use: str, top: Path) -> None:
-    """A reader that is to be killed."""
+    """A reader that is to be killed; it says how far it has come."""
     if use == "queue":
         with Queue(top / "queue", retention=None) as q, q.tailer("dying") as tailer:
             for n, message in enumerate(tailer.follow()):
                 _number(message.payload)
                 if n % 100 == 0:
                     tailer.commit()
+                    print(n + 1, flush=True)
     with Topics(top / "topics") as logs, logs.topic("t").group("group") as member:
+        n = 0
         while True:
-            member.poll_many(50, timeout_s=None)
+            got = member.poll_many(50, timeout_s=None)
+            for message in got:
+                _number(message.payload)
             member.commit()
+            n += len(got)
+            print(n, flush=True)
 
 
 # ---- what is made of it ----
@@ -219,7 +226,8 @@ class Result:
 
     uses: dict[str, Series]
     disk: Series
-    killed: int = 0
+    killed: int = 0  # readers
+    read: int = 0  # records, by them
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -287,7 +295,7 @@ def progress(result: Result) -> str:
         for use, series in result.uses.items()
         if series.samples
     )
-    return f"{result.records:,} appends, {result.killed} readers killed; memory and p99 of {'; '.join(took)}"
+    return f"{result.records:,} appends, {result.killed} readers killed after {result.read:,} records; memory and p99 of {'; '.join(took)}"
 
 
 def _pair(values: tuple[float, float] | None, unit: float, digits: int) -> str:
@@ -302,20 +310,25 @@ def _disk_bytes(top: Path) -> int:
     return total
 
 
-class _Worker:
-    """One use's process, and the thread that takes what it says."""
+class _Process(ABC):
+    """One process, and the thread that takes what it says."""
 
-    def __init__(self, use: str, top: Path) -> None:
+    def __init__(self, what: str, use: str, top: Path) -> None:
         self.use = use
-        self.series = Series()
-        self.process = _start("work", use, top)
+        command = [sys.executable, "-m", "tests.soak", "--role", what, use, str(top)]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
+
+    @abstractmethod
+    def _take(self, line: str) -> None: ...
 
     def _follow(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.series.samples.append(json.loads(line))
+            if line.endswith("\n"):  # else it was killed over it
+                self._take(line)
 
     def end(self) -> str:
         """What it says of its own death, if it died."""
@@ -328,13 +341,46 @@ class _Worker:
         self.process.stderr.close()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        return f"{self.use}: ended by itself\n{told[-3000:]}" if died else ""
+        return f"{self.use}: {self} ended by itself\n{told[-3000:]}" if died else ""
 
 
-def _start(what: str, use: str, top: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.soak", "--role", what, use, str(top)]
-    quiet: Any = subprocess.PIPE if what == "work" else subprocess.DEVNULL
-    return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet, text=True)
+class _Worker(_Process):
+    """One use's process."""
+
+    def __init__(self, use: str, top: Path) -> None:
+        self.series = Series()
+        super().__init__("work", use, top)
+
+    def __str__(self) -> str:
+        return "its process"
+
+    def _take(self, line: str) -> None:
+        self.series.samples.append(json.loads(line))
+
+
+class _Reader(_Process):
+    """A reader, to be killed so long after it has read something."""
+
+    def __init__(self, use: str, top: Path, lives_s: float) -> None:
+        self.read = 0
+        self._dies_s = time.monotonic() + STALL_S
+        self._lives_s = lives_s
+        super().__init__("read", use, top)
+
+    def __str__(self) -> str:
+        return "a reader"
+
+    def _take(self, line: str) -> None:
+        if not self.read:
+            self._dies_s = time.monotonic() + self._lives_s
+        self.read = int(line)
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._dies_s or self.process.poll() is not None
+
+    def end(self) -> str:
+        return super().end() or ("" if self.read else f"{self.use}: a reader has read nothing in {STALL_S:g} s")
 
 
 def soak(top: Path, seconds: float, seed: int = 1, tell: Callable[[str], None] = lambda line: None) -> Result:
@@ -342,10 +388,12 @@ def soak(top: Path, seconds: float, seed: int = 1, tell: Callable[[str], None] =
     dice = random.Random(seed)
     workers = [_Worker(use, top) for use in USES]
     result = Result({worker.use: worker.series for worker in workers}, Series())
-    readers: dict[str, tuple[subprocess.Popen[str], float]] = {}
+    readers: dict[str, _Reader] = {}
     began = told = time.monotonic()
     try:
-        while time.monotonic() < began + seconds and all(worker.process.poll() is None for worker in workers):
+        while time.monotonic() < began + seconds and not result.failures:
+            if any(worker.process.poll() is not None for worker in workers):
+                break
             time.sleep(EACH_S)
             result.disk.samples.append({"bytes": _disk_bytes(top)})
             if time.monotonic() >= told + TELL_S:
@@ -354,20 +402,29 @@ def soak(top: Path, seconds: float, seed: int = 1, tell: Callable[[str], None] =
             if not all(worker.series.samples for worker in workers):
                 continue  # there is nothing to be read yet
             for use in ("queue", "topic"):
-                process, dies = readers.get(use, (None, 0.0))
-                if time.monotonic() >= dies:
-                    if process is not None:
-                        process.kill()
-                        process.wait()
-                        result.killed += 1
-                    readers[use] = _start("read", use, top), time.monotonic() + dice.uniform(0.3, 2) * KILL_S
+                reader = readers.get(use)
+                if reader is not None and reader.is_due:
+                    _count(result, readers.pop(use))
+                if use not in readers:
+                    readers[use] = _Reader(use, top, dice.uniform(0.3, 2) * KILL_S)
     finally:
-        for process, _ in readers.values():
-            process.kill()
-            process.wait()
+        for reader in readers.values():
+            if reader.is_due:
+                _count(result, reader)
+            else:
+                reader.end()
         result.failures += [told for worker in workers if (told := worker.end())]
     judge(result)
     return result
+
+
+def _count(result: Result, reader: _Reader) -> None:
+    """One that is killed in time is what should be; any other is a failure."""
+    if told := reader.end():
+        result.failures.append(told)
+    else:
+        result.killed += 1
+        result.read += reader.read
 
 
 def main() -> int:
@@ -382,7 +439,8 @@ def main() -> int:
     print(f"all four uses for {a.minutes:g} min, in {top}; the table comes at the end", flush=True)
     result = soak(top, 60 * a.minutes, tell=partial(print, flush=True))
     print(report(result))
-    print(f"{result.records:,} appends, {result.killed} readers killed, {len(result.failures)} failures")
+    killed = f"{result.killed} readers killed after {result.read:,} records"
+    print(f"{result.records:,} appends, {killed}, {len(result.failures)} failures")
     for failure in result.failures:
         print(failure)
     shutil.rmtree(top)

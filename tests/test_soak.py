@@ -74,5 +74,27 @@ def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [failure for failure in ran.failures if "p99" not in failure] == []
     assert all(sum(sample["appends"] for sample in series.samples) > 500 for series in ran.uses.values())
     assert ran.killed
+    assert ran.read > ran.killed
     assert "appends" in lines[-1]
     assert "topic" in lines[-1]
+
+
+def test_a_reader_that_ends_by_itself_is_no_reader_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "queue").touch()  # no log, so that it raises at once
+    ran = Result({}, Series())
+    reader = soak._Reader("queue", tmp_path, 60.0)
+    reader.process.wait(60)
+    assert reader.is_due
+    soak._count(ran, reader)
+    assert ran.killed == 0
+    assert "queue: a reader ended by itself\nTraceback" in ran.failures[0]
+
+
+def test_nor_is_one_that_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "STALL_S", 0.0)
+    ran = Result({}, Series())
+    reader = soak._Reader("queue", tmp_path, 60.0)
+    assert reader.is_due
+    soak._count(ran, reader)
+    assert ran.killed == 0
+    assert ran.failures == ["queue: a reader has read nothing in 0 s"]
