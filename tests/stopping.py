@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ LONGEST_S = 130.0
 FIRST_LONG = 20  # the how-manieth stop is the first long one
 LONG_EVERY = 200  # stops from one long one to the next
 FREELY_S = 2.0
+REST_S = 18.0  # in a long one the others stand for so long, between times at which they go on
 
 
 def is_stopped(pid: int) -> bool:
@@ -63,27 +64,31 @@ class Stops:
         return self._asked % ONE_IN == 0
 
     def stop(self, pid: int, others: Iterable[int] = (), meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Have a process stand still. If that takes long the others do so too, but for the first and the last of it: all that they
-        write would have to be read. If what happens meanwhile is wrong it is killed, or all would wait for its end."""
+        """Have a process stand still. If that takes long the others do so too, most of the time: all that they write would have to be
+        read. If what happens meanwhile is wrong it is killed, or all would wait for its end."""
         self.count += 1
         try:
-            self._stand(pid, self._how_long(), others, meanwhile)
+            self._stand(pid, self._how_long(), list(others), meanwhile)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             raise
 
     @staticmethod
-    def _stand(pid: int, seconds: float, others: Iterable[int], meanwhile: Callable[[], object]) -> None:
+    def _stand(pid: int, seconds: float, others: Sequence[int], meanwhile: Callable[[], object]) -> None:
         with standing(pid):
             meanwhile()
-            time.sleep(min(seconds, FREELY_S))
-            if seconds > 2 * FREELY_S:
+            if seconds <= SECONDS_S:
+                time.sleep(seconds)
+                return
+            ends_s = time.monotonic() + seconds - FREELY_S
+            time.sleep(FREELY_S)
+            while (left_s := ends_s - time.monotonic()) > 0:
                 with contextlib.ExitStack() as stack:
                     for other in others:
                         stack.enter_context(standing(other))
-                    time.sleep(seconds - 2 * FREELY_S)
-            time.sleep(min(max(0.0, seconds - FREELY_S), FREELY_S))
+                    time.sleep(min(left_s, REST_S))
+                time.sleep(FREELY_S)
 
     def _how_long(self) -> float:
         if self.longest_s and self.count % LONG_EVERY == FIRST_LONG:
