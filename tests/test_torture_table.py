@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import torture_table
+from tests.power.campaign import main as power
 from tests.torture_table import CAMPAIGNS, Row, again, main, table
 
 
@@ -29,6 +30,22 @@ def test_every_campaign_takes_the_same_arguments(
     told = capfd.readouterr().out
     assert "failed, see above: tests.no_such_campaign\n" in told
     assert "sink" in told.splitlines()[-3]
+
+
+def test_what_could_not_be_run_is_told_below_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(module: str, arguments: list[str], rows: Path) -> int:
+        monkeypatch.setenv("PENSTOCK_TORTURE_TABLE", str(rows))
+        monkeypatch.setattr("sys.argv", [module, *arguments])
+        monkeypatch.setattr("tests.power.campaign.missing", lambda kind: f"there is no mkfs.{kind}")
+        return power()
+
+    monkeypatch.setattr(torture_table, "CAMPAIGNS", {"tests.power.campaign": 1})
+    monkeypatch.setattr(torture_table, "run", run)
+    assert main([]) == 0
+    wanted = [f"not run: power cuts on {kind}: there is no mkfs.{kind}" for kind in ("ext4", "xfs")]
+    assert capsys.readouterr().out.splitlines()[-2:] == wanted
 
 
 def test_the_command_that_runs_a_campaign_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Runs every campaign of `make torture`, and ends with one table: of each use and fault, cases tried, failures, records checked.
 
-A campaign is a module to run; it takes the same arguments and adds its rows with `add`, which it does wherever it is run from. A new
-one is a line in CAMPAIGNS.
+A campaign is a module to run; it takes the same arguments and adds its rows with `add`, which it does wherever it is run from, and with
+`leave_out` what it could not try here: below the table stands what is not in it. A new one is a line in CAMPAIGNS.
 """
 
 from __future__ import annotations
@@ -52,11 +52,29 @@ def again(module: str, **options: object) -> str:
     return f"again with: {forced()}python -m {module}{given}"
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """What was not run, and why."""
+
+    left_out: str
+    why: str
+
+
 def add(row: Row) -> None:
     """A line for the table, if one is to be printed at the end."""
+    _note(row)
+
+
+def leave_out(what: str, why: str) -> None:
+    """Say so, and again below the table, if there is to be one: nobody misses a line that is not there."""
+    print(f"not run: {what}: {why}", flush=True)
+    _note(LeftOut(what, why))
+
+
+def _note(line: Row | LeftOut) -> None:
     if _FILE in os.environ:
         with Path(os.environ[_FILE]).open("a") as f:
-            f.write(json.dumps(asdict(row)) + "\n")
+            f.write(json.dumps(asdict(line)) + "\n")
 
 
 def table(rows: Iterable[Row]) -> str:
@@ -99,8 +117,12 @@ def main(arguments: list[str]) -> int:
             for module, kills in CAMPAIGNS.items()
         }
         failed = [module for module, code in ended.items() if code.result()]
-        lines = [line for path in rows.values() if path.exists() for line in path.read_text().splitlines()]
-    print("\n" + table(Row(**json.loads(line)) for line in lines))
+        texts = [path.read_text() for path in rows.values() if path.exists()]
+    noted = [json.loads(line) for text in texts for line in text.splitlines()]
+    print("\n" + table(Row(**line) for line in noted if "left_out" not in line))
+    for line in noted:
+        if "left_out" in line:
+            print(f"not run: {line['left_out']}: {line['why']}")
     if failed:
         print(f"\nfailed, see above: {', '.join(failed)}")
     return 1 if failed else 0
