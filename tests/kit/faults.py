@@ -73,10 +73,10 @@ def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
     """What was promised at the end, and the moments after each operation since the fault."""
     told, moments = None, []
     with recorded(made.path.parent, made.now) as recording, failing(fault) as failed:
-        is_open = poisoned = False
+        is_open = poisoned = knows = False  # that a sync failed, and that somebody was told
         try:
             for op in ("open", *made.long):
-                before = made.now(), poisoned
+                before = made.now(), knows
                 try:
                     made.do(op)
                     is_open = True
@@ -85,6 +85,7 @@ def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
                     _says_what_and_where(op, error)
                     must(fault.kind != "short write", "what was half written is written on", op, error)
                     poisoned |= isinstance(error, SyncFailed)
+                    knows |= isinstance(error, SyncFailed) and op not in made.background
                     is_open &= op != "reopen"  # closing lets go, whatever it has to say
                     if not is_open or not made.goes_on:
                         told = _told(made, *before)
@@ -95,12 +96,12 @@ def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
                         made.read()
                 else:
                     must(not (poisoned and op in made.durable), "a failed sync is not followed by a success", op)
-                    poisoned &= op != "reopen"
+                    poisoned, knows = (poisoned, knows) if op != "reopen" else (False, False)
                 if failed.failed:
                     recording.moment(op)
                     moments.append(recording.moments[-1])
         finally:
-            before = made.now(), poisoned
+            before = made.now(), knows
             if is_open:
                 with suppress(PenstockError):
                     made.close()
@@ -109,9 +110,9 @@ def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
     return told, [*moments, replace(recording.moments[-1], note=told)]
 
 
-def _told(made: Use, before: Any, poisoned: bool) -> Any:
+def _told(made: Use, before: Any, knows: bool) -> Any:
     """What is promised when it was closed: to one who was told before of a failed sync, nothing more."""
-    return before if poisoned else made.now()
+    return before if knows else made.now()
 
 
 def _says_what_and_where(op: str, error: PenstockError) -> None:

@@ -78,6 +78,7 @@ class Use(ABC):
     ops: ClassVar[tuple[str, ...]]
     long: ClassVar[tuple[str, ...]]  # a workload that does everything: rolls, compresses, retires, commits, closes
     durable: ClassVar[tuple[str, ...]] = ()  # operations that say that something is on the disk
+    background: ClassVar[tuple[str, ...]] = ("work",)  # operations of a thread that tells nobody what has failed
     goes_on: ClassVar[bool] = False  # after an operation that failed it is known what is there, so others may follow
 
     def __init__(self, path: Path) -> None:
@@ -235,7 +236,7 @@ class QueueUse(Records):
     ops = ("append", "batch", "span", "sync", "work", "commit", "reopen")
     long = (
         *("append", "batch", "sync", "commit", "span", "work", "append", "sync", "commit", "work"),
-        *("batch", "span", "reopen", "batch"),
+        *("batch", "reopen", "batch", "span", "work"),
     )
     durable_commits = False
     waits = False
