@@ -8,6 +8,7 @@ more that could say which it was. So it is written down before.
 from __future__ import annotations
 
 import faulthandler
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,8 @@ def case(again: str) -> Iterator[None]:
     """A case, and the command that tries it again."""
     if _noted_in is not None:
         _noted_in.write_text(f"{again}\n")
-        faulthandler.dump_traceback_later(CASE_S, exit=True)
+        # To the real one: what stands in for it in a test has no descriptor.
+        faulthandler.dump_traceback_later(CASE_S, exit=True, file=sys.__stderr__)
     try:
         yield
     except BaseException as error:
