@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from penstock import Channel, Journal, Queue, Topics
+from penstock import Channel, Journal, Queue, SyncFailed, Topics
 from penstock.cli.drawing import draw
 from penstock.formats.channel import Method
 from penstock.inspect.facts import LogFacts, look
@@ -162,7 +162,8 @@ def test_a_failed_sync_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert q._open_log().control is not None
     q._open_log().control.set_poison(5)  # type: ignore[union-attr]
     assert "a sync failed" in only(path).problems[0]
-    q.close()
+    with pytest.raises(SyncFailed):
+        q.close()
 
 
 def test_nothing_is_written_and_a_read_only_directory_will_do(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -681,6 +681,27 @@ def test_close_is_silent_when_it_was_told(path: Path, disk: Disk, tell: Callable
     q.close()
 
 
+def test_and_when_the_background_was_at_work_meanwhile(path: Path, disk: Disk) -> None:
+    """It tells nobody of what it meets, which takes nothing away from what others were told."""
+    q = failing_flush(path, disk)
+    begun, told = threading.Event(), threading.Event()
+
+    def turn() -> None:
+        with q._open_log().untold(), pytest.raises(SyncFailed):
+            begun.set()
+            assert told.wait(60)
+            q.sync()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(turn)
+        assert begun.wait(60)
+        with pytest.raises(SyncFailed):
+            q.sync()
+        told.set()
+        done.result()
+    q.close()
+
+
 def test_close_is_silent_when_all_was_durable_before(path: Path, disk: Disk) -> None:
     q = failing_flush(path, disk)
     q._open_log().writable().mark_durable(Mark(q._open_log().active().segment, q._open_log().active().end, 2))

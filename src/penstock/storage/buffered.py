@@ -49,12 +49,12 @@ class Owner(Protocol):
     file_size: int
     interval: int
     control: Control | None
-    told_failed: bool
     on_work: Callable[[], None]
 
     def locked(self) -> AbstractContextManager[Control]: ...
     def writable(self) -> Control: ...
     def failed(self, code: int) -> SyncFailed: ...
+    def note_told(self) -> None: ...
     @property
     def inherited(self) -> bool: ...
 
@@ -190,7 +190,8 @@ class Buffered:
         try:
             yield
         except PenstockError as error:
-            self._log.told_failed |= isinstance(error, SyncFailed)
+            if isinstance(error, SyncFailed):
+                self._log.note_told()
             raise
         except (OSError, ValueError) as error:
             raise self.explained(error) from error

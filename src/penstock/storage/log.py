@@ -100,7 +100,8 @@ class Log:
         self.control: Control | None = None
         self.writing: Mapped | Buffered | None = None  # the write path; None when read-only
         self.recovery = Recovery()
-        self.told_failed = False  # whoever uses this object has been told that a sync failed
+        self._told_failed = False  # whoever uses this object has been told that a sync failed
+        self._unheard: set[int] = set()  # threads that tell nobody
         self._static: Tail | None = None
         try:
             if still:
@@ -369,23 +370,28 @@ class Log:
                 try:
                     self._sync_all(control)
                 except SyncFailed:
-                    self.told_failed = True
+                    self.note_told()
                     raise
         return self.durable_sequence
 
     def failed(self, code: int) -> SyncFailed:
         """To be raised: a sync failed, here or in another process."""
-        self.told_failed = True
+        self.note_told()
         return SyncFailed(self.path, code)
+
+    def note_told(self) -> None:
+        """Whoever uses this log is told that a sync failed, so that closing it need not."""
+        self._told_failed |= threading.get_ident() not in self._unheard
 
     @contextmanager
     def untold(self) -> Iterator[None]:
-        """What fails here is not told to whoever uses the log: then closing it does."""
-        told = self.told_failed
+        """What fails in this thread meanwhile is told to nobody."""
+        me = threading.get_ident()
+        self._unheard.add(me)
         try:
             yield
         finally:
-            self.told_failed = told
+            self._unheard.discard(me)
 
     def sync_to(self, next_: int, timeout_s: float | None = None) -> None:
         """Put every record below `next_` on the disk. Callers that wait here meanwhile share the next sync."""
@@ -589,7 +595,7 @@ class Log:
     def _fails_untold(self) -> int:
         """The error of a sync that failed in the background, or in another process, if it left something undone, and nobody knows; or 0."""
         control, writing = self.control, self.writing
-        if control is None or writing is None or not control.poison or self.told_failed:
+        if control is None or writing is None or not control.poison or self._told_failed:
             return 0
         lost = isinstance(writing, Buffered) and writing.appends.lost > 0
         return control.poison if lost or control.durable_next < control.active().next else 0
