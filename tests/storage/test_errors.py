@@ -308,7 +308,7 @@ def test_of_a_channel_that_was_removed_when_it_rolls(tmp_path: Path) -> None:
         tx = c.tx()
         tx.send(b"1")
         shutil.rmtree(tmp_path / "log")
-        with pytest.raises(FilesMissing, match="removed while the log is open"):
+        with pytest.raises(FilesMissing, match="removed while the log was open"):
             for _ in range(20):
                 tx.send(bytes(300))
         with suppress(PenstockError):

@@ -241,7 +241,7 @@ class Control:
         if not here:
             raise FilesMissing(
                 f"{self.path.parent}: moved, replaced or removed while the log was open here, so nothing was changed; "
-                "close it, and open it where it is now: what was appended is there"
+                "close it, and if it was moved, open it where it is now: what was appended is there"
             )
 
     def initialise(self, segment: int, base: int, end: int, next_: int, last_us: int, durable: Mark) -> None:
