@@ -34,7 +34,7 @@ from tests.channel_crash.wreck import (
 from tests.queue.crash import NATIVE, Disk, Image, Yard, payload
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
-STORIES = int(os.environ.get("PENSTOCK_STORIES", "3" if NATIVE else "2"))
+STORIES = int(os.environ.get("PENSTOCK_STORIES", "2"))
 
 
 # ---- stories ----

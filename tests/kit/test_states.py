@@ -13,7 +13,7 @@ from penstock.testing.state import State, temporaries
 from penstock.testing.versions import SECTOR
 from tests.kit.driver import Tried, cut_recovery, judge, record, try_workload, workloads
 from tests.kit.uses import USES
-from tests.queue.crash import NATIVE, Yard
+from tests.queue.crash import Yard
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
 
@@ -25,12 +25,11 @@ def _again(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.parametrize("use", USES)
 def test_some_states_of_short_workloads(yard: Yard, use: str) -> None:
-    """Workloads of three operations, and of each some of the states, by chance."""
-    chosen = random.Random(f"{SEED} {use}").sample(list(workloads(use, 3)), 2 if NATIVE else 1)
-    for ops in chosen:
-        tried = try_workload(yard, use, ops, SEED, 40)
-        assert not tried.failures, tried.failures[0]
-        assert tried.cases > 40
+    """A workload of three operations, and of it some of the states, by chance."""
+    ops = random.Random(f"{SEED} {use}").choice(list(workloads(use, 3)))
+    tried = try_workload(yard, use, ops, SEED, 40)
+    assert not tried.failures, tried.failures[0]
+    assert tried.cases > 40
 
 
 @pytest.mark.parametrize("use", [use for use in USES if use != "channel"])
@@ -45,9 +44,9 @@ def test_all_states_of_a_short_workload(yard: Yard, use: str) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_some_states_of_a_long_workload(yard: Yard, use: str) -> None:
     """One that rolls, seals, compresses, retires, commits and closes; of one crash the recovery is cut, too."""
-    tried = try_workload(yard, use, USES[use].long, SEED, 10, most_kills=40, during_recovery=1)
+    tried = try_workload(yard, use, USES[use].long, SEED, 10, most_kills=25, during_recovery=1)
     assert not tried.failures, tried.failures[0]
-    assert tried.cases > 80
+    assert tried.cases > 65
 
 
 @pytest.mark.parametrize(("use", "where"), [("queue", "writer.py"), ("channel", "writer.py"), ("sink", "page.py")])

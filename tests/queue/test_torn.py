@@ -31,6 +31,7 @@ from tests.queue.crash import (
     payload,
     records,
 )
+from tests.support import until
 
 
 @dataclass
@@ -538,3 +539,25 @@ def test_what_lies_behind_a_hole_is_found(sparse: Path, looked: list[int]) -> No
         file.seek(far)
         assert not any(file.read(4))
     assert looked
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_new_file_of_which_only_the_records_reached_the_disk(yard: Yard, read_only: bool) -> None:
+    """Not its header, nor its companion: it came after all that was promised, and is not another implementation's."""
+    path, before = yard.keep(), [payload(i, 50) for i in range(3)]
+    q = Queue(path, file_size=8192)
+    q.append_batch(before)
+    q.sync()
+    q._open_log().roll_now()
+    until(lambda: all(s.sealed for s in q._open_log().finished().values()), "the first one is sealed")
+    q.append(b"never promised")
+    image = Image.take(path)
+    q.close()
+    lost = image.put(image.data, 0, bytes(HEADER)).changed(image.times, b"")
+    laid = lost.lay(yard.new(), "new")
+    with Queue(laid, read_only=read_only) as q:
+        assert q.recovery.how == "new boot"
+        assert records(q) == numbered(before)
+        if not read_only:
+            assert [p.name for p in laid.rglob("*.torn")] == [Path(image.data).name + ".torn"]
+            assert q.append(b"and on") == 3

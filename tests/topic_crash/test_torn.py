@@ -304,3 +304,15 @@ def test_a_removed_file_that_comes_back_alone_is_removed_again(yard: Yard, boot:
     with open_topics(path) as logs:
         assert found(logs.topic("t"))[0] == left
         assert not (path / data(0)).exists()
+
+
+def test_a_part_of_an_entry_is_none(small: Small, yard: Yard) -> None:
+    """It was written in two pieces, and the power failed between them. Once others stand behind it, it would speak against its record."""
+    for less in range(1, 16):
+        cut = small.crashed.changed(TIMES, small.crashed[TIMES][:-less])
+        path = lay(cut, yard.new(), "new")
+        with open_topics(path, segment_bytes=BIG) as logs:
+            t = logs.topic("t")
+            t.publish(b"more")
+            t.flush()
+            assert [m.payload for m in t.tailer()] == [*ALL, b"more"]

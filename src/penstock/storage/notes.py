@@ -45,11 +45,12 @@ def reached(data: Buffer, header_bytes: int, end: Place) -> int:
 
 def forget_beyond(fd: int, header_bytes: int, end: Place) -> None:
     """Wipe the notes beyond a new, lower end: other records will be written there."""
-    for i in range(_COUNT if _has_room(header_bytes) else 0):
-        at = _AT + i * _NOTE.size
-        raw = files.read(fd, at, _NOTE.size)
-        if len(raw) == _NOTE.size and (_NOTE.unpack(raw)[0] > end.position or _NOTE.unpack(raw)[1] > end.sequence):
-            files.write(fd, bytes(_NOTE.size), at)
+    if not _has_room(header_bytes):
+        return
+    ring = files.read(fd, _AT, _BYTES)
+    for i, (position, sequence, _) in enumerate(_NOTE.iter_unpack(ring[: len(ring) // _NOTE.size * _NOTE.size])):
+        if position > end.position or sequence > end.sequence:
+            files.write(fd, bytes(_NOTE.size), _AT + i * _NOTE.size)
 
 
 def forget_all(fd: int, header_bytes: int) -> None:

@@ -161,7 +161,8 @@ def survey(
         floor = Mark(now.segment, now.end, now.next)
     opening.report.how = "same boot" if same and not clean else "clean" if exact else "new boot"
     tail = opening.find_tail(floor, exact=exact, verify=verify is not None)
-    if tail is None and may_be_empty:
+    behind = directory.segments()[-1:]  # found to be no part of the log: it ends with the finished ones
+    if tail is None and (may_be_empty or (manifest.segments and behind > [manifest.ordered()[-1].id])):
         tail = _before_first_segment(directory, manifest)
     if tail is None and manifest.segments:
         raise NotALog(

@@ -64,6 +64,7 @@ class Opening:
         self.report = Recovery()
         self.begins: dict[int, int] = {}  # bytes of frames before each segment that was looked at
         self.finished_only: set[int] = set()  # can be read on, but not written: a broken header, or compressed
+        self._ours = False  # somebody of ours has written here, so a file without our header has lost it
 
     def find_tail(self, floor: Mark | None, *, exact: bool, verify: bool) -> Tail | None:
         """The end of the log; None when there are no records and no files.
@@ -71,6 +72,7 @@ class Opening:
         Below `floor` whatever does not verify is damage. If `exact`, the log ends there; else it goes on as far as frames
         verify, and what comes after is a torn tail. With `verify` the last segment is checked in any case.
         """
+        self._ours = floor is not None
         on_disk = [s for s in list_segments(self.top, self.fmt) if not self._is_retired(s)]
         if self.manifest.unknown_edits:
             self._list_between(on_disk)
@@ -142,7 +144,7 @@ class Opening:
             self.finished_only.add(segment)
         if base is not None:
             return ReadSegment(self.top, self.fmt, segment, base)
-        if header.foreign and self.mend:
+        if header.foreign and (self.mend or self._ours):
             raise NotALog(f"{paths.data}: written by another implementation; open the log with read_only=True")
         if header.foreign:
             self.report.how = "foreign"
@@ -184,7 +186,7 @@ class Opening:
             except NotALog:
                 if self.report.how == "foreign" and self._is_blank(segment):
                     continue  # made ahead by another implementation, and nothing written to it yet
-                only = segment == segments[-1] and not walked and not self._is_empty(segment)
+                only = floor is None and segment == segments[-1] and not walked and not self._is_empty(segment)
                 if below or self.report.how == "foreign" or only:
                     raise
                 break  # a new file whose header never reached the disk
@@ -223,7 +225,8 @@ class Opening:
             if i + 1 < len(segments) and not exact:
                 self.manifest_hint(seg, found)
         if not walked:
-            if all(self._is_empty(segment) for segment in segments):
+            # A file that came after all that was promised, and whose header never reached the disk, is no part of the log.
+            if floor is not None or all(self._is_empty(segment) for segment in segments):
                 for segment in segments:
                     self.set_aside(segment)
                 return None
@@ -432,8 +435,9 @@ class Opening:
             raise SyncFailed(self.top, error.errno or errno.EIO) from error
 
     def _cut_times(self, seg: ReadSegment, count: int) -> None:
-        """Times beyond the end would say of later records that a batch ends where it does not."""
-        length = companion.length(self.fmt.SPEC, count)
+        """Times beyond the end would say of later records that a batch ends where it does not; and a part of an entry, which was written
+        in two pieces, that a record is damaged, once others stand behind it."""
+        length = companion.length(self.fmt.SPEC, min(count, len(seg.times)))
         if len(seg.times_data) > length:
             with files.opened(seg.paths.times, write=True) as fd:
                 files.truncate(fd, length)
