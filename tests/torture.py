@@ -149,7 +149,8 @@ def keep(base: Path, seed: int) -> None:
     kept = json.loads(state.read_text()) if state.exists() else [fresh()]
     with contextlib.closing(queue(base)) as q:
         tailer = q.tailer("keeper")
-        judge = stand(kept, tailer.position)
+        stood_at = last_committed(kept, tailer.position)
+        kept, judge = [stood_at], judge_from(stood_at)
         alive = _note(base / "keeper.ack")
         while True:
             for _ in range(rng.randrange(1, 400)):
@@ -171,12 +172,17 @@ def fresh() -> dict[str, object]:
     return {"at": 0, "seen": {}, "batch": None}
 
 
-def stand(kept: list[dict[str, object]], position: int) -> Judge:
-    """A judge that goes on where the keeper committed: at its last note or, if it was killed in between, the one before."""
+def last_committed(kept: list[dict[str, object]], position: int) -> dict[str, object]:
+    """The note that the keeper committed: its last one or, if it was killed in between, the one before."""
     for note in reversed(kept):
         if note["at"] == position:
-            return Judge(position, {int(k): v for k, v in note["seen"].items()}, note["batch"])
+            return note
     raise Broken(f"the cursor stands at {position}, but what was committed is {[n['at'] for n in kept]}")
+
+
+def judge_from(note: dict[str, object]) -> Judge:
+    """A judge that goes on there."""
+    return Judge(int(note["at"]), {int(k): v for k, v in note["seen"].items()}, note["batch"])  # type: ignore[attr-defined, call-overload]
 
 
 def roam(base: Path, seed: int, retain: bool) -> None:
@@ -386,7 +392,7 @@ class Round:
                 state = self.base / "keeper.json"
                 kept = json.loads(state.read_text()) if state.exists() else [fresh()]
                 tailer = q.tailer("keeper")
-                judge = stand(kept, tailer.position)
+                judge = judge_from(last_committed(kept, tailer.position))
                 self.result.retired = q.first_sequence
             else:
                 if q.first_sequence:

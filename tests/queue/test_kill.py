@@ -13,7 +13,9 @@ import time
 import warnings
 from pathlib import Path
 
-from penstock import Queue, Retention, Roll
+import pytest
+
+from penstock import Queue, Retention, Roll, Tailer
 from penstock.kernel import layout
 from penstock.storage import control
 from tests import torture
@@ -120,3 +122,27 @@ def test_unclosed_queue_does_not_hold_up_the_exit_of_its_process(tmp_path: Path)
         assert run(exit_without_close, tmp_path / str(i)) == 7
         with open_queue(tmp_path / str(i)) as q:
             assert len(payloads(q)) == 200
+
+
+class Killed(BaseException):
+    """Here the campaign's reader ends."""
+
+
+def test_the_campaigns_reader_may_be_killed_before_a_commit_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had noted for the commit that never came is not what its successor stands at."""
+    with torture.queue(tmp_path) as q:
+        for i in range(2000):
+            q.append(torture.make(1, i, i, 0, 1, 3))
+    commit, commits = Tailer.commit, iter([True, False, False, False])
+
+    def sometimes(tailer: Tailer) -> None:
+        if not next(commits):
+            raise Killed
+        commit(tailer)
+
+    monkeypatch.setattr(Tailer, "commit", sometimes)
+    for seed in range(3):
+        with pytest.raises(Killed):
+            torture.keep(tmp_path, seed)
