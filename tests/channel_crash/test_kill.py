@@ -24,7 +24,8 @@ def test_what_was_acknowledged_holds_however_often_the_process_is_killed(yard: Y
     assert result.stops == KILLS // ONE_IN
     assert result.sent > 20 * KILLS
     assert result.received > 10 * KILLS
-    assert result.removed, "no segment was ever removed"
+    # The slow kernel's ten kills may all come before a whole segment was acknowledged.
+    assert result.removed or not NATIVE, "no segment was ever removed"
     if KILLS >= 30:  # or chance may have it otherwise
         assert result.sending, "no kill came in the midst of a send"
         assert result.receiving, "no kill came in the midst of receiving"
