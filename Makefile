@@ -21,7 +21,7 @@ MINUTES ?= 30
 help:
 	@echo "make demo     a pipeline on Spark, its driver killed halfway, and the proof that nothing is lost or there twice"
 	@echo "              (about a minute); ARGS=\"--help\" tells what can be changed"
-	@echo "make test     lint, types and every test, over both kernels (under 15 minutes on 2 cores)"
+	@echo "make test     lint, types and every test, over both kernels (a quarter of an hour on 2 idle cores, 20 minutes on busy ones)"
 	@echo "make test-spark  the tests that start Spark many times, or a cluster of it (8 minutes)"
 	@echo "make lint     ruff and mypy alone"
 	@echo "make docs     the documentation as a site, in site/; to search it, python3 -m http.server -d site"
