@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.spark import java
+from penstock.spark import java, launch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_QUIET: Final = """rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-"""
 _CHECKPOINTS: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
@@ -79,7 +67,7 @@ def defaults(master: str = "local[*]") -> dict[str, object]:
             "spark.sql.shuffle.partitions": cores,
             "spark.default.parallelism": cores,
             "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}",
+            "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={launch.LOG_SETTINGS}"',
         }
     return found
 
@@ -87,16 +75,6 @@ def defaults(master: str = "local[*]") -> dict[str, object]:
 def _cores(master: str) -> int:
     inside = master.partition("[")[2].rstrip("]").split(",")[0]
     return int(inside) if inside.isdecimal() else os.cpu_count() or 1
-
-
-def _log_settings() -> str:
-    """A log4j2 file that lets only errors through."""
-    path = Path(tempfile.gettempdir()) / f"penstock-log4j2-{os.getuid()}.properties"
-    if not path.exists() or path.read_text() != _QUIET:
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(_QUIET)
-        fresh.replace(path)
-    return str(path)
 
 
 def register(spark: SparkSession) -> None:
