@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.kernel import reference
+from penstock.kernel.reference import taker
 from penstock.kernel.spec import FrameSpec
 
 from .conftest import CHANNEL, Rig
@@ -98,6 +100,44 @@ def test_it_gives_nothing_that_reaches_a_limit(kernel: ModuleType) -> None:
     assert [kit.taker.take(), kit.taker.take()] == [kit.sent[1], None]
     kit.taker.until = NEVER
     assert kit.taker.take() == kit.sent[2]
+
+
+def test_a_limit_is_of_no_matter_once_it_was_reached(kernel: ModuleType) -> None:
+    kit = Kit(kernel, 4)
+    kit.taker.allow(SHIFT)
+    kit.taker.take()
+    kit.taker.watch(kit.offset(1))
+    assert kit.taker.until == NEVER
+    kit.taker.watch(kit.offset(2))
+    assert (kit.taker.until, kit.taker.take()) == (kit.offset(2), None)
+
+
+def test_a_limit_that_is_set_while_a_payload_is_decoded_counts(kernel: ModuleType) -> None:
+    """Whoever sets it then looks how far it is stored, and is not told of what is taken after that."""
+    kit = Kit(kernel, 2)
+    kit.taker.allow(SHIFT)
+
+    def decode(data: bytes) -> bytes:
+        kit.taker.watch(kit.offset(1))
+        return data
+
+    assert kit.taker.take(decode) is None
+    assert (kit.taker.taken, kit.stored) == (0, [0] * 3)
+
+
+def test_what_is_said_to_be_taken_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the native kernel the two are one step."""
+    kit = Kit(reference, 1)
+    kit.taker.allow(SHIFT)
+    stored = taker.store_big
+
+    def store(*arguments: Any) -> None:
+        assert kit.taker.taken == 0
+        stored(*arguments)
+
+    monkeypatch.setattr(taker, "store_big", store)
+    assert kit.taker.take() == kit.sent[0]
+    assert (kit.taker.taken, kit.stored) == (kit.offset(1), [kit.offset(1)] * 3)
 
 
 def test_a_bad_record_is_left_to_others(kernel: ModuleType) -> None:
@@ -239,6 +279,7 @@ steps = st.lists(
         st.tuples(st.just("allow"), st.sampled_from([-64, 0, 2**40])),
         st.tuples(st.just("mark"), st.integers(0, 500)),
         st.tuples(st.just("until"), st.sampled_from([0, 30, 100, 2**40 + 100, NEVER])),
+        st.tuples(st.just("watch"), st.sampled_from([0, 5, 30, 100, 2**40 + 100])),
         st.tuples(st.just("mine"), st.integers(0, 5)),
         st.tuples(st.just("seek"), st.integers(0, 200), st.integers(0, 20)),
         st.tuples(st.just("read")),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from penstock import Queue
 from penstock.errors import FilesMissing
 from penstock.storage import files
 from penstock.storage.manifest import Manifest, SegmentInfo
-from tests.support import data_files
+from tests.support import AWhile, data_files
 
 
 def info(number: int, *, sealed: bool = False) -> SegmentInfo:
@@ -203,3 +205,39 @@ def test_room_behind_the_end_of_a_file_changes_nothing_that_can_be_read(tmp_path
         with pytest.raises(OSError, match=r"space|large"):
             files.reserve_beyond(fd, 4, 1 << 60)
     assert path.read_bytes() == b"some"
+
+
+def test_it_is_written_anew_while_other_threads_read_it(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read all of it when another process has written it anew, and also when this one just has, which they may hear of late."""
+    listed = [info(number, sealed=number % 2 == 0) for number in range(10)]
+    for one in listed:
+        (manifest.sealed if one.sealed else manifest.rolled)(one)
+    stop, looks, found = threading.Event(), 0, list[object]()
+
+    def look() -> None:
+        nonlocal looks
+        while not stop.is_set():
+            try:
+                if manifest.snapshot(-looks % 7) != {one.id: one for one in listed}:
+                    found.append(manifest.segments)
+            except BaseException as error:
+                found.append(error)
+            looks += 1
+
+    monkeypatch.setattr(files, "sync", lambda fd: None)
+    monkeypatch.setattr(files, "sync_directory", lambda path: None)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=look)
+    thread.start()
+    generation, some = 1, AWhile(0.3)
+    try:
+        while some.goes_on(enough=generation > 200 and looks > 200):
+            generation += 1
+            manifest.rewrite(generation)
+            assert again(manifest).ordered() == listed
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval_s)
+    assert found == []

@@ -52,6 +52,10 @@ cdef class Taker:
         self.version += 1
         self.ready = self.reader.attached
 
+    def watch(self, uint64_t offset):
+        """Give nothing from now on that reaches this offset, unless it was reached before."""
+        self.until = offset if self.taken < offset else UINT64_MAX
+
     def mark(self, uint64_t offset):
         """All below this offset is taken, and nothing else."""
         self.put(offset)
@@ -80,8 +84,8 @@ cdef class Taker:
                 out = decode(out)
             except Exception:       # whoever comes to it the slow way is told
                 return None
-            if out is None or version != self.version:
-                return None         # or another thread was faster
+            if out is None or version != self.version or end >= self.until:
+                return None         # or another thread was faster, or has set a limit
         self.remember(r.sequence, end - size, end)
         self.version += 1
         r.step(size)

@@ -183,7 +183,7 @@ class Group:
     def watch(self, offset: int) -> None:
         """Have it told when this offset is reached, unless it was before."""
         self._watched = offset
-        self.taker.until = offset if self.taker.taken < offset else NEVER
+        self.taker.watch(offset)
 
     def seek(self, offset: int) -> None:
         """Go on from a record's offset: all before it counts as done, and nothing from it on."""

@@ -21,6 +21,7 @@ from penstock.storage.log import Log
 
 _SOONER = 1 << 62
 _AGAIN_S = 0.1
+_MOST_S = 60.0
 
 
 class Janitor(threading.Thread):
@@ -48,6 +49,7 @@ class Janitor(threading.Thread):
         self._stopping = False
         self._again = True  # tidy up, also when nothing was sealed
         self._due_s: float | None = None  # when what is not durable must be
+        self._retry_s: float | None = None  # how long after a turn that failed the next one comes at the latest
         self._log: Log | None = None
         self._dropped: list[
             Callable[[], object]
@@ -98,16 +100,20 @@ class Janitor(threading.Thread):
                 self._turn()
             except LogClosed:
                 return
+            except SyncFailed:
+                self._retry_s = None  # the log is poisoned: every append and sync says so, and its close
             except (PenstockError, OSError):
-                # Nothing is lost by not looking ahead; the append that needs it meets the error itself. A failed sync has poisoned the log:
-                # every append and sync says so, and its close.
-                pass
+                # Nothing is lost by not looking ahead; the append that needs it meets the error itself. But what is to be sealed and
+                # removed has nobody else to see to it, and perhaps nothing is ever appended again.
+                self._again = True
+                self._retry_s = min(_MOST_S, 2 * self._retry_s) if self._retry_s is not None else _AGAIN_S
+            else:
+                self._retry_s = None
             self._close_dropped()
 
     def _timeout_s(self) -> float | None:
-        if self._due_s is not None:
-            return max(0.0, self._due_s - time.monotonic())
-        return self._every_s
+        due_s = max(0.0, self._due_s - time.monotonic()) if self._due_s is not None else self._every_s
+        return min((s for s in (due_s, self._retry_s) if s is not None), default=None)
 
     def _turn(self) -> None:
         log = self._log

@@ -511,8 +511,7 @@ class Log:
             if info is not None and not info.sealed:
                 self._seal_files(self.writable(), Mark(info.id, info.end, info.count))
                 with self.locked() as control:
-                    self.manifest.refresh(control.generation)
-                    if info.id in self.manifest.segments:
+                    if info.id in self.manifest.snapshot(control.generation):
                         self.manifest.sealed(info)
         guard_sync(self.directory, self.writable(), self.manifest.sync)
         with self.locked() as control:
@@ -635,6 +634,7 @@ class Log:
     def forked(self) -> None:
         """In the child: locks, files and threads are the parent's. Let go of them; the next call says to open it anew."""
         self._sync_lock = threading.Lock()
+        self.manifest.forked()
         if self.control is not None:
             self.control.forked()
         if isinstance(self.writing, Mapped):

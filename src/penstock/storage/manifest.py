@@ -247,25 +247,32 @@ class Manifest:
     @property
     def is_long(self) -> bool:
         """Mostly edits that later ones have made void."""
-        return self._edits > 64 + 4 * len(self.segments)
+        with self._lock:
+            return self._edits > 64 + 4 * len(self.segments)
 
     def rewrite(self, generation: int) -> None:
-        """Write it anew with what holds now, and put that in place of the old one."""
-        parts = [_HEADER.pack(_MAGIC, _VERSION, 0, generation, 0)[:-4]]
-        parts.append(zlib.crc32(parts[0]).to_bytes(4, "little"))
+        """Write it anew with what holds now, and put that in place of the old one. Other threads may read it anew meanwhile, when nothing of
+        it is known for a moment; but they need not wait for the disk."""
+        with self._lock:
+            data = self._packed(generation)
+        files.replace(self._path, data)
+        files.sync_directory(self._path.parent)
+        with self._lock:
+            self._load(generation, believe_rolled=True)
+            self._named = files.identity(self._fd)
+
+    def _packed(self, generation: int) -> bytes:
+        """What holds, as a file."""
+        head = _HEADER.pack(_MAGIC, _VERSION, 0, generation, 0)[:-4]
         edits = [(_RETIRED, self.gone)] if self.gone is not None else []
         edits += [(_SEALED if s.sealed else _ROLLED, s) for s in self.segments.values()]
-        parts += [_pack(kind, s) for kind, s in edits]
-        files.replace(self._path, b"".join(parts))
-        files.sync_directory(self._path.parent)
-        self.load(generation, believe_rolled=True)
-        self._named = files.identity(self._fd)
+        return b"".join([head, zlib.crc32(head).to_bytes(4, "little"), *(_pack(kind, s) for kind, s in edits)])
 
     def ordered(self) -> list[SegmentInfo]:
         return [self.segments[k] for k in sorted(self.segments)]
 
     def _forget(self) -> None:
-        self.close()
+        self._let_go()
         self.segments = {}
         self.gone = None
         self._read_to = self._edits = self._bad_edits = 0
@@ -273,9 +280,18 @@ class Manifest:
         self._named = None
 
     def close(self) -> None:
+        """When no thread is at work with the file: its number may soon be another's."""
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             files.close(fd)
 
+    def forked(self) -> None:
+        """In the child: a thread that held the lock is not there any more."""
+        self._lock = threading.RLock()
+
     def __del__(self) -> None:
-        self.close()
+        self._let_go()  # nobody has it any more

@@ -62,11 +62,16 @@ class Taker:
             self._version += 1
             self._ready = self._reader.attached
 
+    def watch(self, offset: int) -> None:
+        """Give nothing from now on that reaches this offset, unless it was reached before."""
+        with self._lock:
+            self.until = offset if self.taken < offset else _MAX
+
     def mark(self, offset: int) -> None:
-        """All below this offset is taken, and nothing else."""
-        self.taken = offset
+        """All below this offset is taken, and nothing else. It is stored first: whoever is told here that it was taken finds that there."""
         if self._place is not None:
             store_big(*self._place, offset)
+        self.taken = offset
 
     def take(self, decode: Callable[[bytes], Any] | None = None) -> Any:
         """The next payload, or what `decode` makes of it, which is thereby taken. None when it is not to be had just so: at
@@ -87,8 +92,8 @@ class Taker:
         except Exception:  # whoever comes to it the slow way is told
             return None
         with self._lock:
-            if out is None or version != self._version:
-                return None  # or another thread was faster
+            if out is None or version != self._version or end >= self.until:
+                return None  # or another thread was faster, or has set a limit
             return self._commit(out, size, end)
 
     def _commit(self, out: Any, size: int, end: int) -> Any:
