@@ -1,6 +1,6 @@
 """The long versions of the crash kit's tests: all workloads of up to three operations with all their states, of those with very many
-the ones near to all lost and all kept and a sample, random longer ones, and every call of every kind failing. Everything follows from the
-seed; a failure comes with the command that tries it again.
+the ones near to all lost and all kept, such that any three places are together in every way, and a sample; random longer ones; and every call
+of every kind failing. Everything follows from the seed; a failure comes with the command that tries it again.
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ def main() -> int:
         type=int,
         default=2_000,
         help="of a workload with more, those in which so few files differ from all lost or all kept that there are no more than these",
+    )
+    parser.add_argument(
+        "--together",
+        type=int,
+        default=3,
+        help="and so many that any few sectors, lengths and names are together in every way",
     )
     parser.add_argument("--sample", type=int, default=300, help="and so many by chance")
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -157,6 +163,7 @@ def _one(
         a.most,
         sample=a.sample,
         most_near=a.near,
+        together=a.together,
         most_kills=a.most_kills,
         during_recovery=a.cuts,
         done=done,
@@ -186,9 +193,9 @@ def _fault(yard: Yard, use: str, fault: Fault, saw: Saw) -> Tried:
 
 def _tell(use: str, fault: str, tried: Tried) -> None:
     how = f", of {tried.whole} of {tried.workloads} workloads every state" if tried.workloads else ""
-    for some, count in sorted(tried.near.items(), reverse=True):
-        if some:
-            how += f", of {count} all with up to {some} files unlike the rest"
+    for (some, together), count in sorted(tried.near.items(), reverse=True):
+        if some or together:
+            how += f", of {count} all with up to {some} files unlike the rest and any {together} places together"
     print(f"{use}, {fault}: {tried.cases} cases{how}, {len(tried.failures)} failures", flush=True)
     for told in tried.failures[:_SHOWN]:
         print(told, flush=True)

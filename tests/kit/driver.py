@@ -31,8 +31,8 @@ class Tried:
     records: int = 0
     workloads: int = 0
     whole: int = 0  # of so many of them every state there is was among the cases
-    # Of the others: of how many all states with so many differences from all lost or all kept.
-    near: Counter[int] = field(default_factory=Counter)
+    # Of the others: of how many all states with so many differences from all lost or all kept, and so many places together in every way.
+    near: Counter[tuple[int, int]] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     def add(self, other: Tried) -> None:
@@ -84,8 +84,10 @@ def try_workload(
     *,
     sample: int | None = None,
     most_near: int = 0,
+    together: int = 0,
     most_kills: int | None = None,
     during_recovery: int = 0,
+    most_cuts: int | None = None,
     done: int | None = None,
     seen: set[bytes] | None = None,
     only: int | None = None,
@@ -95,14 +97,15 @@ def try_workload(
     saw: Saw = lambda tried: None,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many, and those
-    near to all lost and all kept, if they are no more than `most_near`. Of kills `most_kills`, or all. Of `during_recovery` of them the
-    recovery is cut too, at each of its moments. What comes before so many operations are `done` is left out, and what was `seen` before,
+    near to all lost and all kept, if they are no more than `most_near`, and so many that any few places are `together` in every way. Of kills `most_kills`, or all. Of `during_recovery` of them the
+    recovery is cut too, at each of its moments, or `most_cuts` times in all. What comes before so many operations are `done` is left out, and what was `seen` before,
     or all but the one of number `only`; `to_first` ends with a failure. `saw` is told of each. `again` is the command for a failure, if
     it is not that of the campaign."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {','.join(ops)}")
     limits = {
         "most": most,
         "near": most_near,
+        "together": together,
         "sample": sample or most,
         "most_kills": most_kills,
         "cuts": during_recovery,
@@ -111,7 +114,9 @@ def try_workload(
     again = again or f"{whole} --case {{}}"
     with case(whole):
         moments = record(kind, ops, yard.keep(), done)
-    found = power_cuts(moments, rng, most, sample=sample, most_near=most_near, lengths_in_order=lengths_in_order)
+    found = power_cuts(
+        moments, rng, most, sample=sample, most_near=most_near, together=together, lengths_in_order=lengths_in_order
+    )
     killed = kills(moments).all
     crashes = [*rng.sample(killed, min(most_kills or len(killed), len(killed))), *found.all]
     # Which are cut is chosen of all: what was seen before depends on which workloads came before.
@@ -121,7 +126,8 @@ def try_workload(
         raise ValueError(f"case {only}: there are {len(crashes)}")
     if seen is not None:
         numbered = [(i, crash) for i, crash in numbered if is_new(crash, kind, seen)]
-    tried = Tried(workloads=1, whole=int(found.complete), near=Counter([found.near] if not found.complete else []))
+    near = Counter([(found.near, found.together)] if not found.complete else [])
+    tried = Tried(workloads=1, whole=int(found.complete), near=near)
     for i, crash in numbered:
         judged = judge(yard, kind, crash, crash.moment.note, again.format(i))
         saw(judged)
@@ -130,7 +136,7 @@ def try_workload(
             return tried
     for i, crash in numbered:
         if i in cut:
-            tried.add(cut_recovery(yard, kind, crash, random.Random(f"{seed} {i}"), again.format(i)))
+            tried.add(cut_recovery(yard, kind, crash, random.Random(f"{seed} {i}"), again.format(i), most_cuts))
             if tried.failures and to_first:
                 break
     return tried
@@ -154,9 +160,11 @@ def judge(yard: Yard, kind: type[Use], crash: Crash, note: Any, again: str, why:
     return Tried(1, records)
 
 
-def cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random, again: str) -> Tried:
+def cut_recovery(
+    yard: Yard, kind: type[Use], crash: Crash, rng: random.Random, again: str, most: int | None = None
+) -> Tried:
     """The next open dies too, or the power goes (again): what is left then must come to the same. Of what a kill left, a power cut takes
-    what nobody has synced, which is nothing once that process has closed it."""
+    what nobody has synced, which is nothing once that process has closed it. At each of its moments, or `most` times."""
     tried, told = Tried(), crash.moment.note
     top, killed = crash.lay(yard.keep()), crash.boot == "same"
     try:
@@ -167,8 +175,8 @@ def cut_recovery(yard: Yard, kind: type[Use], crash: Crash, rng: random.Random, 
             recording.moment("close")
     except Exception as error:
         return Tried(1, failures=[f"{kind.name}: {crash}: {type(error).__name__}: {error}\nagain with: {again}"])
-    cuts = power_cuts(recording.moments, rng, len(recording.moments))
-    for cut in [*kills(recording.moments).all, *cuts.all]:
+    cuts = [*kills(recording.moments).all, *power_cuts(recording.moments, rng, len(recording.moments)).all]
+    for cut in rng.sample(cuts, min(len(cuts), most or len(cuts))):
         both = Crash(cut.moment, cut.state, "same" if killed and cut.boot == "same" else "new")
         tried.add(judge(yard, kind, both, cut.moment.note, again, f"{crash}, and while that was opened "))
     return tried

@@ -39,11 +39,13 @@ class Crash:
 @dataclass(frozen=True, slots=True)
 class Crashes:
     """Crashes to be tried; `complete` when there are no others. `near` says how many files and directories may differ from all
-    lost, or from all kept, in states that are all among them."""
+    lost, or from all kept, in states that are all among them, and `together` how many sectors, lengths and changes of names are in some of
+    them in each way that they can be."""
 
     all: tuple[Crash, ...]
     complete: bool
     near: int = 0
+    together: int = 0
 
 
 class _Found:
@@ -79,12 +81,14 @@ def power_cuts(
     *,
     sample: int | None = None,
     most_near: int = 0,
+    together: int = 0,
     names_in_order: bool = True,
     lengths_in_order: bool = True,
 ) -> Crashes:
     """Every state that a power cut may leave, if that takes a look at no more than `most`. Else those in which so few files and
-    directories differ from all lost, or all kept, that there are no more than `most_near` of them; and `sample` by chance, or as many
-    as `most`. What was synced and nothing else, and everything, are always among them. See `moment` and `versions` for the two orders."""
+    directories differ from all lost, or all kept, that there are no more than `most_near` of them; those of `Moment.covering` with so many
+    `together`, if that is not 0; and `sample` by chance, or as many as `most`. What was synced and nothing else, and everything, are always
+    among them. See `moment` and `versions` for the two orders."""
     moments = [moment.with_orders(names=names_in_order, lengths=lengths_in_order) for moment in moments]
     last = [moment.told_apart() for moment in _last(moments)]
     total = 0
@@ -104,10 +108,12 @@ def power_cuts(
             near += 1
         for moment in last if near else ():
             found.add(moment, moment.near(near))
+        for moment in last if together else ():
+            found.add(moment, moment.covering(together, rng))
         share = max(1, (sample or most) // len(moments))
         for moment in moments:
             found.add(moment, (moment.some(rng, rng.choice((512, 4096))) for _ in range(share)))
-    return Crashes(found.all(), total <= most, near)
+    return Crashes(found.all(), total <= most, near, together if total > most else 0)
 
 
 def _last(moments: Sequence[Moment]) -> list[Moment]:

@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.testing.covering import Chosen, Made, Part, covering
 from penstock.testing.state import PAGE, State, temporaries
-from penstock.testing.versions import SECTOR, Versions, picking
+from penstock.testing.versions import SECTOR, Contents, Versions, picking
 
 Names = dict[str, int]  # of a directory, and which file or directory (by inode) each is
 
@@ -160,6 +161,23 @@ class Moment:
             tree = self._tree([change for group, end in zip(groups, ends, strict=True) for change in group[:end]])
             yield self._state(tree, dict(zip(self.files, contents, strict=True)))
 
+    def covering(self, together: int, rng: random.Random) -> Iterator[State]:
+        """So many that any `together` of these, in any way that they can be, are so in one of them: the sectors and lengths of files, and
+        how many changes of names a directory has kept."""
+        groups, files = self._ordered(), {inode: Contents(versions) for inode, versions in self.files.items()}
+        parts: list[Part] = [*(_Kept(len(group)) for group in groups), *files.values()]
+        for made in covering(parts, together, rng):
+            ends, contents = made[: len(groups)], dict(zip(files, made[len(groups) :], strict=True))
+            tree = self._tree([c for group, (end,) in zip(groups, ends, strict=True) for c in group[:end]])
+            read = self._versions(tree).items()  # of what has a temporary name, an empty one: that is not chosen
+            yield self._state(
+                tree,
+                {
+                    i: files[i].content(contents[i]) if versions is self.files[i] else versions.now
+                    for i, versions in read
+                },
+            )
+
     # ---- names ----
 
     def _ordered(self) -> list[list[Change]]:
@@ -213,6 +231,20 @@ class Moment:
         state = State({path: contents[inode] for path, inode in self._reached(tree).items()})
         state.directories = self._directories(tree)
         return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """How many of the changes of a group are kept."""
+
+    changes: int
+
+    @property
+    def options(self) -> list[int]:
+        return [self.changes + 1]
+
+    def completed(self, chosen: Chosen, rng: random.Random) -> Made:
+        return [chosen[0] if chosen else rng.randint(0, self.changes)]
 
 
 def _near(base: Sequence[Any], options: Sequence[Sequence[Any]], distance: int) -> Iterator[list[Any]]:

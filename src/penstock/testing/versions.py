@@ -173,6 +173,40 @@ class Versions:
         return bytes(out)
 
 
+class Contents:
+    """What may be on the disk of one file, chosen by its places: its length, and each sector that was changed."""
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._lengths = list(dict.fromkeys(versions.lengths))
+        self._sectors = {i: list(some) for i, some in versions.sectors.items()}
+        self._with = [self._beside(length) for length in self._lengths]
+        self.options = [len(self._lengths), *(1 + max(map(max, each)) for each in zip(*self._with, strict=True))]
+
+    def _beside(self, length: Length) -> list[list[int]]:
+        """Of each sector which of its versions may be there with this length; one that lies behind it is not, which is another."""
+        within = self._versions._within(length)
+        return [
+            [k for k, data in enumerate(some) if data in within[i]] if i in within else [len(some)]
+            for i, some in self._sectors.items()
+        ]
+
+    def completed(self, chosen: Mapping[int, int], rng: random.Random) -> list[int] | None:
+        """One of them, with these options of the places, if there is one."""
+        every = range(len(self._lengths))
+        for length in [chosen[0]] if 0 in chosen else rng.sample(every, len(every)):
+            may = self._with[length]
+            if all(option in may[place - 1] for place, option in chosen.items() if place):
+                return [length, *(chosen.get(place, rng.choice(some)) for place, some in enumerate(may, 1))]
+        return None
+
+    def content(self, made: Sequence[int]) -> bytes:
+        """The file of what `completed` gave."""
+        sectors = zip(self._sectors.items(), made[1:], strict=True)
+        there = {i: some[option] for (i, some), option in sectors if option < len(some)}
+        return self._versions._put(self._lengths[made[0]].size, there)
+
+
 def _covering(start: int, end: int) -> range:
     """The sectors of a part of a file."""
     return range(start // SECTOR, -(-end // SECTOR))
