@@ -32,6 +32,12 @@ def pytest_configure() -> None:
         core.global_force_seed = int(os.environ.get("PENSTOCK_SEED", random.getrandbits(32)))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that share a Spark session come first, so that of several processes one runs them all (what another has not come to yet is taken from
+    the end): each would start a Java and workers of its own."""
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

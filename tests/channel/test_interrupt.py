@@ -66,7 +66,7 @@ def test_a_call_that_a_signal_interrupts_loses_no_message(
         before = signal.signal(signal.SIGALRM, handler)
         times, delay_us = 0, 20
         try:
-            a_while = AWhile(0.6)
+            a_while = AWhile(0.3)
             while a_while.goes_on(enough=times > 20):
                 delay_us = delay_us % 400 + 3
                 armed = True
@@ -134,7 +134,7 @@ def test_what_an_interrupted_call_did_not_return_comes_again(path: Path, codec: 
         got: Any = -1
         delay_us = 20
         try:
-            a_while = AWhile(0.6)
+            a_while = AWhile(0.3)
             while a_while.goes_on(enough=times > 20):
                 delay_us = delay_us % 400 + 3
                 armed = True

@@ -17,7 +17,7 @@ from penstock.storage import companion, control
 from penstock.testing.state import Boot
 from tests.journal_crash.small import CHECKED, Part, Small, build
 from tests.journal_crash.wreck import Found, lay, one_in, recovered
-from tests.queue.crash import NATIVE, Image, Yard
+from tests.queue.crash import Image, Yard
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_every_flip_in_a_record_costs_that_record_and_no_other(opened: tuple[Jou
     j, there = opened
     for name in data_names(small):
         parts = [part for part in small.parts if part.file == int(name.split(".")[0])]
-        for bit in flipped(there / name, range(0, 8 * parts[-1].end, 1 if NATIVE else 37)):
+        for bit in flipped(there / name, range(0, 8 * parts[-1].end, one_in(3))):
             hit = next(part for part in parts if part.end > bit // 8)
             got, lost = skipping(j)
             assert lost == {hit.sequence}, (name, bit)
@@ -106,7 +106,7 @@ def test_every_flip_in_a_companion_costs_at_most_its_record(opened: tuple[Journa
     for name in data_names(small):
         parts = [part for part in small.parts if part.file == int(name.split(".")[0])]
         size = companion.HEADER_BYTES + 16 * len(parts)
-        for bit in flipped(there / f"{name}.time", range(0, 8 * size, 1 if NATIVE else 37)):
+        for bit in flipped(there / f"{name}.time", range(0, 8 * size, one_in(3))):
             at = bit // 8 - companion.HEADER_BYTES
             got, lost = skipping(j)
             if at < 0 or at % 16 < 8:
@@ -131,7 +131,7 @@ def opening(small: Small, yard: Yard, image: Image, name: str, bits: Iterable[in
 def test_flips_in_data_and_companions_before_opening(small: Small, yard: Yard, boot: Boot, state: str) -> None:
     image = getattr(small, state)
     for n, name in enumerate([*data_names(small), *(f"{name}.time" for name in data_names(small))]):
-        bits = range(n, 8 * len(image[name]), one_in(61))
+        bits = range(n, 8 * len(image[name]), one_in(131))
         for found in opening(small, yard, image, name, bits, boot):
             assert found.error is None or isinstance(found.error, CorruptRecord)
             assert len(found.lost) <= 1
@@ -154,7 +154,7 @@ PAGE = [
 def test_flips_in_the_control_page_lose_nothing_silently(small: Small, yard: Yard, boot: Boot, state: str) -> None:
     image = getattr(small, state)
     exact = 0
-    bits = PAGE[:: one_in(13)]
+    bits = PAGE[:: one_in(29)]
     for found in opening(small, yard, image, ".lock", bits, boot):
         exact += found.error is None
     assert exact > len(bits) // 2
@@ -185,7 +185,7 @@ def test_a_page_that_was_closed_clean_says_twice_where_it_ends(small: Small, yar
 @pytest.mark.parametrize("boot", ["same", "new"])
 def test_flips_in_the_manifest_lose_nothing(small: Small, yard: Yard, boot: Boot, state: str) -> None:
     image = getattr(small, state)
-    for found in opening(small, yard, image, "manifest", range(0, 8 * len(image["manifest"]), one_in(17)), boot):
+    for found in opening(small, yard, image, "manifest", range(0, 8 * len(image["manifest"]), one_in(37)), boot):
         if found.error is None:
             unharmed(small, found)
 

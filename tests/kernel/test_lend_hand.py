@@ -15,6 +15,7 @@ from .buffering import NewRig
 from .test_buffered import Interrupted, alarm
 
 ROUNDS = 200
+FEW = 60  # where two threads run without a pause, and take turns
 
 
 def writes() -> int:
@@ -99,14 +100,14 @@ def test_what_comes_while_one_writes_is_left_to_the_thread(new_rig: NewRig) -> N
     go, came = [0], [None]
 
     def follow() -> None:
-        for i in range(1, ROUNDS + 1):
+        for i in range(1, FEW + 1):
             while go[0] < i:
                 pass
             came[0] = buffered.append(b"b")[0]
 
     follower = threading.Thread(target=follow)
     follower.start()
-    for i in range(1, ROUNDS + 1):
+    for i in range(1, FEW + 1):
         came[0] = None
         batch, _ = buffered.append(b"a")
         go[0] = i
@@ -114,7 +115,7 @@ def test_what_comes_while_one_writes_is_left_to_the_thread(new_rig: NewRig) -> N
         until(lambda: came[0] is not None, "the other one appends")
         assert buffered.wait(came[0], 20)
     follower.join(60)
-    assert len(rig.payloads()) == 2 * ROUNDS
+    assert len(rig.payloads()) == 2 * FEW
 
 
 @pytest.mark.parametrize("linger_s", [0.0, 0.001])

@@ -44,7 +44,7 @@ def test_all_states_of_a_short_workload(yard: Yard, use: str) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_some_states_of_a_long_workload(yard: Yard, use: str) -> None:
     """One that rolls, seals, compresses, retires, commits and closes; of one crash the recovery is cut, too."""
-    tried = try_workload(yard, use, USES[use].long, SEED, 10, most_kills=25, during_recovery=1)
+    tried = try_workload(yard, use, USES[use].long, SEED, 10, most_kills=15, during_recovery=1, most_cuts=60)
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 65
 
@@ -91,13 +91,13 @@ def test_what_a_temporary_file_holds_is_no_matter(yard: Yard, use: str) -> None:
 
 @pytest.mark.parametrize("use", ["queue", "channel"])
 def test_a_second_kill_while_an_append_is_taken_back(yard: Yard, use: str) -> None:
-    """At each store of the first operation, and at each of what is done about it."""
+    """At each store of the first operation, and at some of what is done about it."""
     kind, rng = USES[use], random.Random(SEED)
     moments = record(kind, kind.ops[:1], yard.keep())
     first = [crash for crash in kills(moments).all if "writer.py, before line" in crash.moment.call]
     tried = Tried()
     for crash in first:
-        tried.add(cut_recovery(yard, kind, crash, rng, f"pytest {__file__}"))
+        tried.add(cut_recovery(yard, kind, crash, rng, f"pytest {__file__}", 25))
     assert not tried.failures, tried.failures[0]
     assert tried.cases > 100
 
