@@ -2,15 +2,19 @@
 mutex and fallocate (PENSTOCK_PORTABLE=1); see the Makefile.
 """
 
+import errno
 import os
 import random
 import signal
-from collections.abc import Generator
+import threading
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import core
 
+from penstock.storage.janitor import Janitor
 from tests.torture_table import forced
 
 # Their asserts are to say as much as those of the tests.
@@ -56,6 +60,26 @@ def interruptible() -> None:
     inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def good_descriptors() -> Iterator[None]:
+    """The background of a log goes on after an error, and tries again; but a bad descriptor is a mistake of ours: another thread has closed
+    it, and its number may be another file's by then."""
+    turn, bad = Janitor._turn, list[OSError]()
+
+    def looked_at(self: Janitor) -> None:
+        try:
+            turn(self)
+        except OSError as error:
+            if error.errno == errno.EBADF and threading.current_thread() is self:
+                bad.append(error)
+            raise
+
+    with mock.patch.object(Janitor, "_turn", looked_at):
+        yield
+    if bad:
+        raise bad[0]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from penstock.errors import LogNotFound, NotALog
 from penstock.inspect import FormatName, View, find
 from penstock.inspect.facts import look
 from penstock.inspect.rows import Row, Rows
-from penstock.storage import metadata
+from penstock.storage import files, metadata
 from penstock.verify import verify
 from tests.queue.dying import Countdown, Zygote, die, open_zygote
 
@@ -150,3 +150,17 @@ def test_a_journal_whose_earlier_session_has_lost_its_files_is_no_empty_one(tmp_
     with pytest.raises((LogNotFound, NotALog)):
         payloads(path)
     assert verify(path).findings
+
+
+def test_one_that_another_process_is_just_making(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes to be right after a look that did not find it."""
+    real = files.is_directory
+
+    def look(there: Path) -> bool:
+        found = real(there)
+        path.mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(files, "is_directory", look)
+    with Queue(path) as q:
+        assert q.append(b"some") == 0

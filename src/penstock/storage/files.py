@@ -437,6 +437,15 @@ def is_directory(path: Path) -> bool:
 
 
 @_telling
+def is_no_directory(path: Path) -> bool:
+    """Whether something else is there, in one look: another process may just be making the directory."""
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+@_telling
 def children(path: Path) -> list[Path]:
     """What is in a directory."""
     return list(path.iterdir())

@@ -32,7 +32,7 @@ def settle(
 
     `check` gives those that are not None, and raises ValueError for one that cannot be.
     """
-    if not files.is_directory(path) and path.exists():  # in this order: what cannot be looked at is told by the first
+    if files.is_no_directory(path):
         raise NotALog(f"{path}: a file, not a directory; a {fmt.NAME} is a directory of its own")
     above = next(p for p in (*path.absolute().parents, Path("/")) if p.exists())
     if not files.is_directory(above):
