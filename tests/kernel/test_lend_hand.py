@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,21 @@ def test_what_comes_while_one_writes_is_left_to_the_thread(new_rig: NewRig) -> N
         assert buffered.wait(came[0], 20)
     follower.join(60)
     assert len(rig.payloads()) == 2 * FEW
+
+
+def test_what_comes_after_one_wrote_is_written_at_once(new_rig: NewRig) -> None:
+    """The thread may have been woken for what one who waited was writing, and sleeps again: it is to be woken for the next, too. It
+    looks by itself, for another reason, after a second."""
+    rig = new_rig()
+    buffered = rig.buffered(linger_s=0)
+    began = time.monotonic()
+    for _ in range(20):
+        for _ in range(3):
+            buffered.wait(buffered.append(b"x")[0])
+        batch, _ = buffered.append(b"x")
+        until(lambda batch=batch: batch.done, "it is written")  # type: ignore[misc]
+    assert time.monotonic() - began < 10
+    assert len(rig.payloads()) == 80
 
 
 @pytest.mark.parametrize("linger_s", [0.0, 0.001])

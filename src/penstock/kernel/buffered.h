@@ -25,6 +25,10 @@
 #define PS_SPARES 2                  /* emptied piles that are kept: one fills while the other is written */
 #define PS_SPARE_BYTES (16u << 20)   /* a larger one is given back */
 
+/* What the thread sleeps for. Whoever appends wakes it from the first two; whoever delivers in its place, from the last one, or says
+ * what it sleeps for then. */
+enum { PS_AWAKE, PS_FOR_ANY, PS_FOR_DUE, PS_FOR_DELIVERY };
+
 /* Why nothing was appended. */
 enum { PS_PUT_OK, PS_PUT_FRESH, PS_PUT_FULL, PS_PUT_BROKEN, PS_PUT_CLOSED, PS_PUT_FORKED, PS_PUT_MEMORY };
 
@@ -55,7 +59,7 @@ typedef struct {
     int delivering;        /* somebody is at the first batch */
     int writing, standing; /* he is in the files; so many wait for him to be out of them */
     int marked;            /* a durable mark was stored that is not on the disk itself */
-    int asleep;            /* 1: until there is something at all; 2: until a batch is due */
+    int asleep;            /* PS_FOR_… */
     int broken;            /* errno or PS_RAISED: every batch fails from here on */
     ps_pile *head, *last;  /* batches in order; the head is the one being written or waited for */
     ps_pile *filling;      /* the last one, while records may still join it */
@@ -63,6 +67,7 @@ typedef struct {
     int spares;
     uint64_t pending, pending_records;  /* bytes, and records, appended and not yet durable */
     uint64_t lost;         /* records of batches that failed */
+    int counted;           /* those of the head are counted already */
     uint64_t syncs;
     int64_t sync_ns;       /* that they took */
     uint64_t finished;     /* batches */
@@ -212,8 +217,9 @@ static int ps_buffered_fits(const ps_buffered *b, uint64_t bytes, uint64_t recor
 
 /* Let `m` go, having appended to the pile being filled; wake the thread if that is what it sleeps for. */
 static inline void ps_buffered_leave(ps_buffered *b) {
-    int wake = b->asleep && (b->asleep == 1 || b->head != b->filling || b->filling->count >= b->batch_records);
-    if (wake) b->asleep = 0;
+    int due = b->head != b->filling || b->filling->count >= b->batch_records;
+    int wake = b->asleep == PS_FOR_ANY || (b->asleep == PS_FOR_DUE && due);
+    if (wake) b->asleep = PS_AWAKE;
     pthread_mutex_unlock(&b->m);
     if (wake) pthread_cond_signal(&b->kick);
 }
@@ -312,7 +318,7 @@ static int ps_buffered_link(ps_buffered *b, ps_pile *p, const ps_source *s, int 
 /* Nothing is waited for any more: under `m`, wake the thread to write what there is. */
 static void ps_buffered_hurry(ps_buffered *b) {
     if (b->last) b->last->urgent = 1;
-    b->asleep = 0;
+    b->asleep = PS_AWAKE;
     pthread_cond_signal(&b->kick);
 }
 
@@ -437,8 +443,9 @@ static int ps_buffered_deliver(ps_buffered *b, int thread) {
     b->pending -= p->bytes;
     b->pending_records -= p->count;
     b->finished++;
-    if (error) b->lost += p->count;
-    else b->marked |= b->sync;
+    if (error && !b->counted) b->lost += p->count;
+    b->counted = 0;
+    if (!error) b->marked |= b->sync;
     if (!error && p->state.at) {
         free(b->state.at);
         b->state = p->state;
@@ -472,8 +479,10 @@ static int ps_buffered_lend_hand(ps_buffered *b) {
     if (!b->by_mutex || b->delivering || !b->head || !ps_buffered_due(b, &until)) return 1;
     int marked = b->marked, left = ps_buffered_deliver(b, 0);
     if (left || b->head || b->stop || b->marked != marked) {       /* the thread has something to do, or to plan */
-        b->asleep = 0;
+        b->asleep = PS_AWAKE;
         pthread_cond_signal(&b->kick);
+    } else if (b->asleep == PS_FOR_DELIVERY) {
+        b->asleep = PS_FOR_ANY;
     }
     return left;
 }
@@ -524,9 +533,9 @@ static void *ps_buffered_main(void *arg) {
             ps_buffered_deliver(b, 1);
             continue;
         }
-        b->asleep = b->delivering ? 0 : b->head ? 2 : 1;    /* who delivers tells when he has done it */
+        b->asleep = b->delivering ? PS_FOR_DELIVERY : b->head ? PS_FOR_DUE : PS_FOR_ANY;
         ps_cond_until(&b->kick, &b->m, until);
-        b->asleep = 0;
+        b->asleep = PS_AWAKE;
     }
     ps_buffered_trim(b);
     b->ended = 1;
