@@ -35,9 +35,10 @@ from penstock.options import (
 from penstock.storage import files
 from penstock.storage.aside import aside
 from penstock.storage.closable import AsyncClosable, Closable
+from penstock.storage.dropping import close_dropped
 from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothing
 from penstock.storage.holder import Holder
-from penstock.storage.janitor import Janitor, close_dropped
+from penstock.storage.janitor import Janitor
 from penstock.storage.kept import Kept, Told
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
@@ -595,9 +596,7 @@ class Channel(AsyncClosable, Generic[T]):
             self._log.close()
             return
         janitor = self._janitor
-        if janitor is threading.current_thread():
-            janitor.wake()  # the last reference went while it was at work: it ends by itself
-        elif janitor is not None:
+        if janitor is not None:
             janitor.stop()
         with self._lock:
             self._janitor = None
@@ -625,7 +624,7 @@ class Channel(AsyncClosable, Generic[T]):
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:
             warnings.warn(f"unclosed channel {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            close_dropped(self.close)
+            close_dropped(self.path, self.close)
 
     def __repr__(self) -> str:
         return f"Channel({str(self.path)!r}{', closed' if self.closed else ''})"

@@ -36,8 +36,9 @@ from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
 from penstock.storage.damage import Loss
 from penstock.storage.directory import First
+from penstock.storage.dropping import close_dropped
 from penstock.storage.holder import Holder
-from penstock.storage.janitor import Janitor, close_dropped
+from penstock.storage.janitor import Janitor
 from penstock.storage.ledger import Ledger
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
@@ -547,7 +548,7 @@ class Journal(AsyncClosable):
     def __del__(self) -> None:
         if self._log is not None and not self._log.closed and not self._log.inherited:
             warnings.warn(f"unclosed journal {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            close_dropped(self.close)
+            close_dropped(self.path, self.close)
 
     def __repr__(self) -> str:
         return f"Journal({str(self.path)!r}{', closed' if self.closed else ''})"

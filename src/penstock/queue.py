@@ -31,7 +31,8 @@ from penstock.options import (
 from penstock.storage import retention as retire
 from penstock.storage.arrow import arrow_buffers
 from penstock.storage.closable import AsyncClosable
-from penstock.storage.janitor import Janitor, close_dropped
+from penstock.storage.dropping import close_dropped
+from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import OnProgress, Recovery
@@ -257,7 +258,7 @@ class Queue(AsyncClosable):
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:
             warnings.warn(f"unclosed queue {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            close_dropped(self.close)
+            close_dropped(self.path, self.close)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process, it is opened there anew."""

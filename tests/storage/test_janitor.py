@@ -80,6 +80,6 @@ def test_it_waits_longer_each_time_and_after_a_failed_sync_for_nothing() -> None
     """No later one may succeed: a log that is poisoned stays so."""
     failed, poisoned = StorageFailed("log", errno.EMFILE), SyncFailed("log", errno.EIO)
     turns = Turns(None, failed, failed, None, failed, *[failed] * 20, poisoned)
-    turns._work()
+    turns.run()
     assert turns.waits_s[:6] == [None, None, 0.1, 0.2, None, 0.1]
     assert turns.waits_s[-2:] == [60.0, None]

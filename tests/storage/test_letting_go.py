@@ -339,7 +339,7 @@ def test_forgotten_topics_warn_and_hold_nothing_when_the_collector_came(path: Pa
     with pytest.warns(ResourceWarning, match="unclosed"):
         Topics(path).topic("orders", 2).publish(b"a").wait()
         gc.collect()
-    assert held(path) == before
+    until(lambda: held(path) == before, "it is let go of")
 
 
 def _forget_queue_reader(path: Path) -> None:

@@ -242,6 +242,4 @@ class Buffered:
         except (OSError, PenstockError):
             pass  # whoever waits for a batch of it is told
         finally:
-            if self.segment is not None:
-                self.segment.close()
-                self.segment = None
+            self._leave()

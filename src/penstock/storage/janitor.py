@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed
 from penstock.options import Flush
+from penstock.storage.dropping import ready
 from penstock.storage.log import Log
 
 _SOONER = 1 << 62
@@ -51,13 +52,11 @@ class Janitor(threading.Thread):
         self._due_s: float | None = None  # when what is not durable must be
         self._retry_s: float | None = None  # how long after a turn that failed the next one comes at the latest
         self._log: Log | None = None
-        self._dropped: list[
-            Callable[[], object]
-        ] = []  # how to close what the collector of garbage found in this thread
 
     def serve(self, log: Log) -> None:
         self._log = log
         _at_work.add(self)
+        ready()
         if self._tidy is not None:
             self.wake()
         self.start()
@@ -74,23 +73,11 @@ class Janitor(threading.Thread):
     def stop(self) -> None:
         self._stopping = True
         self.wake()
-        if threading.current_thread() is not self:  # it may be what drops the last hold on a log
-            if self.is_alive():
-                self.join()
-            self._log = None
+        if self.is_alive():
+            self.join()
+        self._log = None
 
     def run(self) -> None:
-        try:
-            self._work()
-        finally:
-            self._close_dropped()
-
-    def _close_dropped(self) -> None:
-        while self._dropped:
-            with contextlib.suppress(PenstockError, OSError):  # nobody is there to be told
-                self._dropped.pop()()
-
-    def _work(self) -> None:
         while not self._stopping:
             with contextlib.suppress(Empty):
                 self._wakes.get(timeout=self._timeout_s())
@@ -109,7 +96,6 @@ class Janitor(threading.Thread):
                 self._retry_s = min(_MOST_S, 2 * self._retry_s) if self._retry_s is not None else _AGAIN_S
             else:
                 self._retry_s = None
-            self._close_dropped()
 
     def _timeout_s(self) -> float | None:
         due_s = max(0.0, self._due_s - time.monotonic()) if self._due_s is not None else self._every_s
@@ -183,13 +169,3 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
-
-
-def close_dropped(close: Callable[[], object]) -> None:
-    """For `__del__`: close a log that nobody has any more. The collector of garbage may have found it anywhere, also where a janitor has a
-    lock in hand that closing asks for: then that one does so when it has let go."""
-    here = threading.current_thread()
-    if isinstance(here, Janitor):
-        here._dropped.append(close)
-    else:
-        close()

@@ -170,5 +170,6 @@ class Offsets:
                 self._view = memoryview(self._map)
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            files.close(self._fd)  # of a channel that was only read, and forgotten
+        # Of a channel that was only read, and forgotten. One that is written closes it, and when the collector finds both together, not first.
+        if self._fd >= 0 and self._read_only:
+            files.close(self._fd)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import LogNotFound, NotALog, UnsupportedFileSystem
-from penstock.storage import files, index, metadata
+from penstock.storage import dropping, files, index, metadata
 from penstock.storage.listing import list_segments
 from penstock.storage.segment import Format, SegmentPaths, map_data
 
@@ -32,6 +32,7 @@ def settle(
 
     `check` gives those that are not None, and raises ValueError for one that cannot be.
     """
+    dropping.wait_for(path)
     if files.is_no_directory(path):
         raise NotALog(f"{path}: a file, not a directory; a {fmt.NAME} is a directory of its own")
     above = next(p for p in (*path.absolute().parents, Path("/")) if p.exists())

@@ -52,7 +52,7 @@ from penstock.storage import files, metadata
 from penstock.storage.arrow import arrow_buffers
 from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable
-from penstock.storage.janitor import close_dropped
+from penstock.storage.dropping import close_dropped
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import Recovery
 from penstock.storage.settings import Settings, settle
@@ -488,7 +488,7 @@ class Topics(AsyncClosable):
     def __del__(self) -> None:
         if self._open and not self._closed and self._pid == os.getpid() and not self.read_only:
             warnings.warn(f"unclosed topics {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            close_dropped(self.close)
+            close_dropped(self.path, self.close)
 
     def __repr__(self) -> str:
         return f"Topics({str(self.path)!r}{', closed' if self._closed else ''})"
