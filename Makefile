@@ -60,7 +60,7 @@ test: lint
 	  set -e; \
 	  $(JVM) PENSTOCK_KERNEL=native $(PYTEST) --ignore=tests/spark_long; \
 	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) -n 3 $(PORTABLE); \
-	  PENSTOCK_KERNEL=reference $(PYTEST) -n 3 $(USES) $(CRASHES) tests/storage/test_ledger.py --ignore-glob='*_crash/test_cut.py' \
+	  PENSTOCK_KERNEL=reference $(PYTEST) -n 3 $(USES) $(CRASHES) tests/storage/test_ledger.py tests/test_threads.py --ignore-glob='*_crash/test_cut.py' \
 	    --ignore-glob='*_crash/test_power.py' --ignore-glob='*/test_disk_full.py' --ignore-glob='*/test_memory.py' \
 	    --ignore-glob='*/test_backup.py'; \
 	else \

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from penstock import Channel, Journal, Queue, Retention, Topics, journal, kernel
-from penstock.errors import LogClosed, RecordGone
+from penstock.errors import InvalidCheck, LogClosed, RecordGone
 from penstock.storage.manifest import Manifest
 from tests.support import AWhile, until
 
-SECONDS = 1.5
+SECONDS = 1.0
 LEAST = 40 if kernel.NAME == "reference" else 200  # records, whatever the machine is busy with
 SWITCH_S = 1e-5
 
@@ -242,7 +242,7 @@ def test_a_journal(path: Path) -> None:
         j.check().result()
 
     sending = Sending(crew, lambda payload: j.append(payload).result(), 3)
-    crew.add("check", check)
+    crew.add("check", check, InvalidCheck)
     crew.add("flush", j.flush)
     crew.add("look", lambda: (j.current, j.first_unchecked))
     with crew.at_work(lambda: sending.total > LEAST):

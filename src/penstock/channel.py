@@ -13,6 +13,7 @@ import time
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, cast
@@ -523,12 +524,14 @@ class Channel(AsyncClosable, Generic[T]):
         raise LogClosed(f"{self._open_log().path}: this channel was closed; open it again")
 
     def _make_durable(self, next_: int, timeout_s: float | None) -> None:
-        log, offsets = self._open_log(), self._offsets
+        log, offsets = self._log, self._offsets
+        assert log is not None
         assert offsets is not None
         log.sync_to(next_, timeout_s)
-        with log.locked():  # it never goes back
-            offsets.store(DURABLE, self._places.durable)
-        self._sync_offsets()
+        with suppress(LogClosed):  # meanwhile, which puts all of this on the disk
+            with log.locked():  # it never goes back
+                offsets.store(DURABLE, self._places.durable)
+            self._sync_offsets()
 
     def _sync_offsets(self) -> None:
         log, offsets = self._log, self._offsets

@@ -92,7 +92,7 @@ def _made_whole(place: Path) -> Iterator[Path]:
     """A directory that gets its name when all in it is done; what an earlier attempt left goes first."""
     temporary = place.with_name(f".{place.name}.converting")
     files.make_directories(temporary, Path(place.anchor))
-    with files.opened(temporary) as fd:
+    with files.opened_to_lock(temporary) as fd:
         if not files.lock(fd, shared=False, wait=False) or not files.has_name(fd):
             raise LogBusy(f"{place}: another process is converting to this; wait for it, or give another directory")
         for left in list(temporary.iterdir()):

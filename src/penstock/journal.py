@@ -21,6 +21,7 @@ from penstock.errors import (
     DiskFull,
     InvalidCheck,
     InvalidPayload,
+    LogBusy,
     PenstockError,
     RecordGone,
     RecordsLost,
@@ -243,6 +244,7 @@ class Journal(AsyncClosable):
     @property
     def first_unchecked(self) -> int:
         """The oldest checkpoint that is not retired; `current + 1` when all are."""
+        self._check_here()
         with self._lock:
             self._settle()
             return self._checked + 1
@@ -250,6 +252,7 @@ class Journal(AsyncClosable):
     @property
     def current(self) -> int:
         """The checkpoint that was registered last; 0 before the first. Records appended now belong to the next one."""
+        self._check_here()
         with self._lock:
             self._settle()
             return self._current
@@ -458,8 +461,12 @@ class Journal(AsyncClosable):
 
     def _finish_walk(self) -> None:
         """The walk has come to its end: what it went over goes, once what was appended meanwhile is on the disk."""
-        if self._walked or not Ledger(self._open_log(), self._spans).settle():
-            return  # what was walked over tells whether a batch that was cut short is in the log: it comes again at the next open
+        # What was walked over tells whether a batch that was cut short is in the log: if that is not known it comes again at the next open.
+        settled = False
+        with suppress(LogBusy):
+            settled = not self._walked and Ledger(self._open_log(), self._spans).settle()
+        if not settled:
+            return
         with self._lock:
             if self._walked:
                 return
@@ -539,6 +546,11 @@ class Journal(AsyncClosable):
             session.close()
         if self._holder is not None:
             self._holder.close()
+
+    def _check_here(self) -> None:
+        """Before a lock is taken: in a forked child a thread may hold it that is not there."""
+        if self._log is not None and self._log.inherited:
+            self._log.check_open()
 
     def _open_log(self) -> Log:
         assert self._log is not None

@@ -20,6 +20,7 @@ slow enough to be counted.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -76,6 +77,15 @@ class _Seen:
 
 _seen: dict[tuple[str, int], _Seen] = {}
 _lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """A thread that held it is not there any more."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def snapshot() -> list[LogMetrics]:

@@ -156,8 +156,7 @@ def _alone(part: Part) -> Iterator[None]:
         if part.format in ("channel", "journal"):
             stack.callback(Holder(Path(part.path), part.format, readable=False).close)
         for page in _locks(part):
-            fd = files.create(page, exclusive=False)
-            stack.callback(files.close, fd)
+            fd = stack.enter_context(files.opened_to_lock(page, make=True))
             if not files.lock(fd, shared=False, wait=False):
                 who = ", ".join(map(str, files.lock_holders(fd))) or "unknown"
                 raise LogBusy(

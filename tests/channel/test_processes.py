@@ -17,7 +17,7 @@ import pytest
 from penstock import Channel, LogBusy, ReadOnly, RecordGone, codecs
 from tests.channel.by_hand import names, packed, plain
 from tests.channel.conftest import SLOW, Ran, offsets_of, payload
-from tests.queue.test_fork import Child
+from tests.forking import Child
 from tests.support import until
 
 ROOT = Path(__file__).parents[2]

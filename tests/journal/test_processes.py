@@ -19,9 +19,9 @@ import pytest
 
 from penstock import Journal, LogBusy, LogClosed, RecoveryUnfinished, SyncFailed, kernel
 from penstock import journal as journal_module
+from tests.forking import Child
 from tests.journal import by_hand
 from tests.journal.conftest import Ran, failing, held, log_of, payloads, small_files, walked
-from tests.queue.test_fork import Child
 from tests.support import AWhile, until, until_collected
 from tests.torture import ROOT
 

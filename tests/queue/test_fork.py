@@ -20,51 +20,13 @@ import pytest
 
 from penstock import Channel, Flush, LogClosed, Queue, ReadOnly, Roll, Topics
 from penstock.storage.tailer import Tailer
+from tests.forking import Child
 
 # The queue has a background thread, and from Python 3.12 on a fork beside threads warns. That it is safe here is the test.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 METHODS = ["fork", "spawn", "forkserver"]
 DEADLINE_S = 60
-
-
-class Child:
-    """A fork of this process: runs a function, says what became of it, and lives on until it is let go."""
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        answer, self._answer = os.pipe()
-        self._go, go = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.close(go)
-                os.close(answer)
-                said = f"returned {function()!r}"
-            except BaseException as error:
-                said = f"{type(error).__name__}: {error}"
-            try:
-                os.write(self._answer, said.encode())
-                os.close(self._answer)
-                os.read(self._go, 1)
-            finally:
-                os._exit(0)
-        os.close(self._answer)
-        os.close(self._go)
-        self._pipe, self._let_go = answer, go
-
-    def said(self) -> str:
-        parts = []
-        while part := os.read(self._pipe, 4096):
-            parts.append(part)
-        return b"".join(parts).decode()
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._let_go)
-        os.close(self._pipe)
-        assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 0
 
 
 def payloads(q: Queue) -> list[bytes]:

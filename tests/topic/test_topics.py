@@ -28,7 +28,10 @@ from penstock import (
     Topic,
     Topics,
 )
-from tests.queue.test_fork import Child
+from penstock.topic import topics
+from penstock.topic.group import GroupMember
+from penstock.topic.partition import OpenPartition
+from tests.forking import Child
 from tests.support import until, until_collected
 from tests.topic.conftest import (
     FOREVER_S,
@@ -487,6 +490,59 @@ def test_a_process_that_ends_without_closing_writes_what_it_published(path: Path
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(path)], timeout=60).returncode == 0
     with open_topics(path) as logs:
         assert messages(logs.topic("t")) == [b"%d" % i for i in range(100)]
+
+
+def test_a_second_close_returns_when_all_is_written(path: Path) -> None:
+    logs = open_topics(path, linger_s=FOREVER_S)
+    t = logs.topic("t")
+    promise = t.publish(b"a")
+    with held_up(t):
+        first = Ran(logs.close)
+        until(lambda: logs._closed, "it is at it")
+        second = Ran(logs.close)
+        second.join(0.2)
+        assert second.is_alive()
+    for closing in (first, second):
+        closing.result()
+    assert promise.done()
+
+
+def test_a_close_that_is_interrupted_can_be_gone_on_with(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_topics(path, linger_s=FOREVER_S)
+    promises = [logs.topic(name, 2).publish(b"a", partition=p) for name in "ab" for p in range(2)]
+    close, interrupts = OpenPartition.close, list[int]()
+
+    def interrupted(self: OpenPartition) -> None:
+        if len(interrupts) < 3:
+            interrupts.append(0)
+            raise KeyboardInterrupt
+        close(self)
+
+    monkeypatch.setattr(OpenPartition, "close", interrupted)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            logs.close()
+    logs.close()
+    assert all(promise.done() for promise in promises)
+    with open_topics(path) as logs:
+        assert all(logs.topic(name).recovery(p).how == "clean" for name in "ab" for p in range(2))
+
+
+def test_whoever_joins_a_group_while_topics_are_closed_is_in_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = open_topics(path)
+    t = logs.topic("t")
+    made = list[GroupMember]()
+
+    def make(*args: Any) -> GroupMember:
+        made.append(GroupMember(*args))
+        logs.close()
+        return made[0]
+
+    monkeypatch.setattr(topics, "GroupMember", make)
+    with pytest.raises(LogClosed):
+        t.group("crew")
+    assert made[0].partitions == []
+    assert made[0]._claims._fds == {}
 
 
 # ---- forks ----

@@ -19,10 +19,10 @@ still_open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def close_all() -> None:
-    """Close each, also when another one fails to."""
-    with contextlib.ExitStack() as stack:
-        for one in list(still_open):
-            stack.callback(one.close)
+    """Close each, also when another one fails to, or a thread makes another one meanwhile."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(KeyError):
+        while True:
+            stack.callback(still_open.pop().close)
 
 
 atexit.register(close_all)

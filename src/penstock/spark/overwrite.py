@@ -95,11 +95,11 @@ def _change_places(old: Path, new: Path) -> None:
     else:
         with ExitStack() as stack:
             for lock in [*old.glob(".lock"), *old.glob(".partition_*/.lock")]:
-                fd = stack.enter_context(files.opened(lock, write=True))
+                fd = stack.enter_context(files.opened_to_lock(lock))
                 if not files.lock(fd, shared=False, wait=False):
                     raise LogBusy(f"{old}: another process has it open; close it there, then overwrite it")
             # Whoever adds partitions holds this one: the new log has all that the old one had.
-            files.lock(stack.enter_context(files.opened(old)), shared=False)
+            files.lock(stack.enter_context(files.opened_to_lock(old)), shared=False)
             _as_many_partitions(old, new)
             files.exchange(old, new)
 

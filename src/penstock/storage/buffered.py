@@ -170,6 +170,9 @@ class Buffered:
         first_us = companion.Times(head, companion.entry_bytes(fmt.SPEC)).us(0)
         return SegmentInfo(now.segment, now.base, now.next - now.base, now.end, first_us, control.last_us)
 
+    def wait_for_growth(self) -> None:
+        """Files grow by what is written alone."""
+
     def take_synced(self, segment_id: int) -> bool:
         """Whether all records of a segment that was left are known to be on the disk, so that sealing need not sync them. Told
         once: whoever asks seals it."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -106,7 +105,7 @@ class Claims:
         self._turn, self._look_at = _NO_TURN, 0.0
 
     def _forked(self) -> None:
-        """In the child: the locks are the parent's, and must end with it. Not unlocked, for that would be for both."""
+        """In the child: the locks are the parent's, and end with it."""
         self._gone = "this member joined before a fork; join again in the child process"
         for fd in self._fds.values():
             files.close(fd)
@@ -118,10 +117,8 @@ class Claims:
     # ---- its files ----
 
     def _open(self, name: str, *, new: bool) -> int:
-        with _opening:  # a child that is forked must know of it
-            fd = files.create(self._top / name, exclusive=new)
-            self._fds[name] = fd
-            return fd
+        fd = self._fds[name] = files.open_to_lock(self._top / name, exclusive=new)
+        return fd
 
     def _shut(self, name: str) -> None:
         _let_go(self._fds, [name])
@@ -209,7 +206,7 @@ class Claims:
         that has its lock never asks for it again, so nobody is disturbed or taken for another."""
         path = self._top / name
         try:
-            with files.opened(path) as fd:
+            with files.opened_to_lock(path) as fd:
                 if not files.lock(fd, shared=True, wait=False):
                     return True
                 files.remove(path)  # with our lock on it: one who is just joining cannot get his
@@ -224,18 +221,16 @@ def _claim(thing: int) -> str:
 
 def _let_go(fds: dict[str, int], names: Iterable[str] | None = None) -> None:
     for name in list(fds if names is None else names):
-        files.unlock(fds[name])  # first: a child forked just now may have the file open for a moment yet
+        files.unlock(fds[name])  # first: should this be interrupted before the file is closed, nobody waits for it
         files.close(fds.pop(name))
 
 
 _all: weakref.WeakSet[Claims] = weakref.WeakSet()
-_opening = threading.RLock()  # no fork between the opening of a file and the note of it
 
 
 def _after_fork_in_child() -> None:
-    _opening.release()
     for claims in list(_all):
         claims._forked()
 
 
-os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

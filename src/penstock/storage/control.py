@@ -67,7 +67,7 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = files.create(path, exclusive=False)
+        self._fd = files.open_to_lock(path)
         self._threads = threading.RLock()  # never taken twice; but it knows its owner
         self._gone = "this log object was closed; open the log again"
 
@@ -99,7 +99,8 @@ class FileLock:
     def close(self) -> None:
         with self._threads:  # whoever waits for its turn here must not lock some other file of the same number
             fd, self._fd = self._fd, -1
-            files.close(fd)
+            if fd >= 0:
+                files.close(fd)
 
     def forked(self) -> None:
         """In the child: a thread that held it is not there any more."""
@@ -129,7 +130,7 @@ class Control:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.read_only = read_only
-        self.fd = files.open_read(path) if read_only else files.create(path, exclusive=False)
+        self.fd = files.open_to_lock(path, make=not read_only)
         try:
             size = files.size(self.fd)
             if size < layout.PAGE_BYTES and read_only:
@@ -433,9 +434,15 @@ class Control:
         self._store_mark(_SPAN_AT, None)
 
     def _load_mark(self, at: int) -> Mark | None:
-        segment, end, next_, stored = _MARK.unpack_from(self._map, at)
-        body = self._map[at : at + 24]
-        return Mark(segment, end, next_) if stored == zlib.crc32(body) else None  # which is not 0 for zeros
+        """In one look; and in another one if it fails its checksum, since it may just be stored. None stands for zeros, too."""
+        raw, before = bytes(self._map[at : at + _MARK.size]), b""
+        while any(raw) and raw != before:
+            segment, end, next_, stored = _MARK.unpack(raw)
+            if stored == zlib.crc32(raw[:24]):
+                return Mark(segment, end, next_)
+            time.sleep(_AGAIN_S)
+            raw, before = bytes(self._map[at : at + _MARK.size]), raw
+        return None
 
     def _store_mark(self, at: int, mark: Mark | None) -> None:
         body = _MARK.pack(*mark, 0)[:24] if mark else bytes(24)

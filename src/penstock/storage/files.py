@@ -178,6 +178,9 @@ def create_unnamed(directory: Path) -> int:
 
 def close(fd: int) -> None:
     try:
+        if fd in _lockable:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a child forked just now may have the file open for a moment yet
+            _lockable.discard(fd)
         os.close(fd)
     except OSError as error:
         tell(error, fd)
@@ -586,8 +589,17 @@ def map_write(fd: int, length: int) -> mmap.mmap:
 
 
 @_telling
+def open_to_lock(path: Path, *, make: bool = True, exclusive: bool = False) -> int:
+    """A file, made if it is not there, or to be read if not `make`, whose locks are this process's alone: a forked child has it open, too,
+    and would keep them."""
+    with _forking:
+        fd = create(path, exclusive=exclusive) if make else open_read(path)
+        _lockable.add(fd)
+        return fd
+
+
 def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
-    """Take (or change to) a lock on an open file, kept until it is closed; False when not waiting and it is taken."""
+    """Take (or change to) a lock on a file that was opened for that, kept until it is closed; False when not waiting and it is taken."""
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -676,6 +688,16 @@ def opened(path: Path, *, write: bool = False) -> Iterator[int]:
         close(fd)
 
 
+@contextmanager
+def opened_to_lock(path: Path, *, make: bool = False) -> Iterator[int]:
+    """The same for a file that is to be locked meanwhile."""
+    fd = open_to_lock(path, make=make)
+    try:
+        yield fd
+    finally:
+        close(fd)
+
+
 def now_us() -> int:
     return time.time_ns() // 1000
 
@@ -736,3 +758,26 @@ def _load_libc() -> ctypes.CDLL | None:
 
 
 _libc = _load_libc()
+
+_lockable: set[int] = set()
+_forking: Final = threading.RLock()  # no fork between the opening of a file and the note of it
+
+
+def _after_fork_in_child() -> None:
+    """Locks belong to an open file, and this is the parent's: were it kept open here, they would be kept, too. Nothing else is put in its
+    place than what harms nobody: the numbers are still known to objects that will close them."""
+    _forking.release()
+    fds, null = sorted(_lockable), -1
+    _lockable.clear()
+    with contextlib.suppress(OSError):
+        for fd in fds:
+            if null < 0:
+                os.close(fd)  # so there is a number to be had, whatever the limit is
+                null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            if fd != null:
+                os.dup2(null, fd, inheritable=False)
+        if null >= 0 and null not in fds:
+            os.close(null)
+
+
+os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_after_fork_in_child)

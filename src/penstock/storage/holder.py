@@ -6,7 +6,6 @@ The system lets the lock go when its holder dies, at whatever instruction; a chi
 from __future__ import annotations
 
 import os
-import weakref
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +21,7 @@ class Holder:
 
     def __init__(self, top: Path, what: str, *, readable: bool = True) -> None:
         """`readable`: others may open it with read_only=True meanwhile."""
-        self._pid = os.getpid()
-        self._fd = files.create(top / _NAME, exclusive=False)
+        self._fd = files.open_to_lock(top / _NAME)
         try:
             if not files.lock(self._fd, shared=False, wait=False):
                 other = files.read(self._fd, 0, _MOST_BYTES).decode("ascii", "replace").strip()
@@ -32,20 +30,17 @@ class Holder:
                 raise LogBusy(
                     f"{top}: {who} has this {what} open, and one at a time may; close it there first{instead}"
                 )
-            files.write(self._fd, f"{self._pid}\n".ljust(_MOST_BYTES).encode(), 0)  # in one piece: it is read unlocked
+            files.write(
+                self._fd, f"{os.getpid()}\n".ljust(_MOST_BYTES).encode(), 0
+            )  # in one piece: it is read unlocked
         except BaseException:
             self.close()
             raise
-        _all.add(self)
 
     def close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            try:
-                if self._pid == os.getpid():
-                    files.unlock(fd)  # a child forked just now may have the file open for a moment yet
-            finally:
-                files.close(fd)
+            files.close(fd)
 
 
 def is_held(top: Path) -> bool:
@@ -55,14 +50,3 @@ def is_held(top: Path) -> bool:
             return bool(files.lock_holders(fd))
     except FileNotFoundError:
         return False
-
-
-_all: weakref.WeakSet[Holder] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for holder in list(_all):
-        holder.close()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

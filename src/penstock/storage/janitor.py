@@ -19,6 +19,7 @@ from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed
 from penstock.options import Flush
 from penstock.storage.dropping import ready
 from penstock.storage.log import Log
+from penstock.storage.weakly import all_of
 
 _SOONER = 1 << 62
 _AGAIN_S = 0.1
@@ -164,7 +165,7 @@ _at_work: weakref.WeakSet[Janitor] = weakref.WeakSet()
 
 def _at_exit() -> None:
     """Python stops daemon threads where they stand: with a lock in hand, closing a forgotten log would wait for ever."""
-    for janitor in list(_at_work):
+    for janitor in all_of(_at_work):
         janitor.stop()
 
 

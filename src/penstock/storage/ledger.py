@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import CorruptRecord, CorruptSegment, NotALog, UnknownVersion
+from penstock.errors import CorruptRecord, CorruptSegment, LogBusy, NotALog, UnknownVersion
 from penstock.storage import bulk, checked, files
 from penstock.storage.log import Log
 
@@ -67,15 +67,16 @@ class Ledger:
                 self._store(state)
 
     def settle(self) -> bool:
-        """Resolve an intent that was left, before records are removed that tell whether its batch is there. False when somebody is at work
-        here, who does so himself, or when the ledger, or what it speaks of, cannot be read."""
+        """Resolve an intent that was left, before records are removed that tell whether its batch is there. False when the ledger, or what
+        it speaks of, cannot be read; raises LogBusy while somebody is at work here."""
         if not files.exists(self._path):
             return True
         unread = NotALog, UnknownVersion, CorruptRecord, CorruptSegment
         with suppress(*unread), self._locked(wait=False) as alone:
-            if alone:
-                self._settled()
-                return True
+            if not alone:
+                raise LogBusy(f"{self._path}: a batch is just committed to this log; try again")
+            self._settled()
+            return True
         return False
 
     def _settled(self) -> _State:
@@ -97,11 +98,8 @@ class Ledger:
 
     @contextmanager
     def _locked(self, *, wait: bool = True) -> Iterator[bool]:
-        fd = files.create(self._path.with_name("ledger.lock"), exclusive=False)
-        try:
+        with files.opened_to_lock(self._path.with_name("ledger.lock"), make=True) as fd:
             yield files.lock(fd, shared=False, wait=wait)
-        finally:
-            files.close(fd)
 
     def _load(self) -> _State:
         step = "restore it from a copy, or remove it if no writer comes again"

@@ -38,6 +38,7 @@ from penstock.storage.recovery import Tail
 from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.segment import Format, WriteSegment
 from penstock.storage.span import finish_appends, guard_sync
+from penstock.storage.weakly import all_of
 
 _NEVER: Final = (1 << 63) - 1
 _PERSIST_MARK_S: Final = 1.0
@@ -201,6 +202,12 @@ class Log:
         """A read-only log that was closed when opened: has a writer come?"""
         if self._static is None or self._still:
             return False
+        self.check_open()  # before the lock is taken: in a forked child a thread may hold it that is not there
+        with self._close_lock:
+            self.check_open()
+            return self._static is not None and self._become_live()
+
+    def _become_live(self) -> bool:
         if self.control is None:
             self.control = self._page_to_read()
         if self.control is None or not self.control.same_boot or not is_believable(self.directory, self.control):
@@ -395,8 +402,9 @@ class Log:
 
     def sync_to(self, next_: int, timeout_s: float | None = None) -> None:
         """Put every record below `next_` on the disk. Callers that wait here meanwhile share the next sync."""
-        control = self.writable()
-        if control.durable_next < next_ or control.poison:
+        control = self.control
+        if control is None or control.durable_next < next_ or control.poison:
+            self.writable()  # what is on the disk is so also when the log was closed meanwhile
             self.sync(timeout_s)
 
     def undurable_bytes(self) -> int:
@@ -527,6 +535,7 @@ class Log:
         def seal() -> None:
             with self._unless_gone(control, done.segment):
                 assert self.writing is not None
+                self.writing.wait_for_growth()
                 self.directory.seal(done.segment, done.next, done.end, synced=self.writing.take_synced(done.segment))
 
         guard_sync(self.directory, control, seal)
@@ -622,14 +631,15 @@ class Log:
         """Of every file and map: what other threads still have a hand on goes when they are done, and nothing waits for the
         collector of garbage."""
         _open_logs.discard(self)
-        if self.writing is not None:
-            self.writing.let_go()
-            self.writing = None
-        self._mirror = None
-        self.manifest.close()
-        if self.control is not None and self.control.fd >= 0:
-            self.control.close()
-            self.control = self.control.remains()
+        try:
+            if self.writing is not None:
+                self.writing.let_go()
+        finally:
+            self.writing = self._mirror = None
+            self.manifest.close()
+            if self.control is not None and self.control.fd >= 0:
+                self.control.close()
+                self.control = self.control.remains()
 
     def forked(self) -> None:
         """In the child: locks, files and threads are the parent's. Let go of them; the next call says to open it anew."""
@@ -647,7 +657,7 @@ _open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
 
 def open_logs() -> list[Log]:
     """Every log that this process has open."""
-    return list(_open_logs)
+    return all_of(_open_logs)
 
 
 def _after_fork_in_child() -> None:

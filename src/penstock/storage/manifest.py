@@ -74,6 +74,7 @@ class Manifest:
         self._flaw_at: int | None = None  # the first byte of what is damaged, and not at the end
         self._named: tuple[int, int] | None = None  # the file whose name is known to be on the disk
         self._generation = -1
+        self._closed = False
         self._lock = threading.RLock()
 
     @property
@@ -161,8 +162,10 @@ class Manifest:
             return files.size(self._fd) - self._read_to if self._fd >= 0 else 0
 
     def refresh(self, generation: int) -> None:
-        """Take in what other processes have added."""
+        """Take in what other processes have added; nothing when it was closed."""
         with self._lock:
+            if self._closed:
+                return
             # A process that dies over `rewrite` may have replaced the file without saying so.
             if generation != self._generation or self._fd < 0 or not files.has_name(self._fd):
                 self.load(generation, believe_rolled=True)
@@ -282,6 +285,7 @@ class Manifest:
     def close(self) -> None:
         """When no thread is at work with the file: its number may soon be another's."""
         with self._lock:
+            self._closed = True
             self._let_go()
 
     def _let_go(self) -> None:

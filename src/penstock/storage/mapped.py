@@ -46,6 +46,8 @@ class Owner(Protocol):
     def writable(self) -> Control: ...
     def check_not_closing(self) -> None: ...
     def failed(self, code: int) -> SyncFailed: ...
+    @property
+    def inherited(self) -> bool: ...
 
 
 class Mapped:
@@ -54,13 +56,14 @@ class Mapped:
     def __init__(self, log: Owner, control: Control, mirror: memoryview | None) -> None:
         self._log = log
         self._mirror = mirror  # where every published end, as a byte of all frames, is stored too
+        self._page = control.page
         self.segment: WriteSegment | None = None
         self._turn = -1
         self.growing = FileLock(log.path / ".grow")
         self.ahead_fd = -1  # the working-ahead thread's own hold on the grow lock
         if kernel.ROBUST and not files.PORTABLE:
             try:
-                self.ahead_fd = files.create(log.path / ".grow", exclusive=False)
+                self.ahead_fd = files.open_to_lock(log.path / ".grow")
             except BaseException:
                 self.growing.close()
                 raise
@@ -229,6 +232,11 @@ class Mapped:
         self._log.on_work()
         return now.next
 
+    def wait_for_growth(self) -> None:
+        """Until those are done who make room in a segment that was left meanwhile: what they add, nobody would give back."""
+        with self.growing:
+            pass
+
     def take_synced(self, segment_id: int) -> bool:
         """Syncs are the log's, and not counted by segment."""
         return False
@@ -246,9 +254,18 @@ class Mapped:
             self.segment = None
 
     def let_go(self) -> None:
-        self.writer.stop(_refusing(self._log))
-        self._close_segment()
+        """When nobody is at work in the files: neither one who makes room, nor one who appends. A log that is poisoned is closed while others
+        still are. In a forked child nobody is, and the locks are the parent's."""
         self.growing.close()
+        if self._log.inherited:
+            self.writer.stop(_refusing(self._log))
+        else:
+            self._page.lock()  # without looking for what others left half done: that is for whoever opens it next
+            try:
+                self.writer.stop(_refusing(self._log))
+            finally:
+                self._page.unlock()
+        self._close_segment()
         if self.ahead_fd >= 0:
             fd, self.ahead_fd = self.ahead_fd, -1
             files.close(fd)

@@ -74,7 +74,7 @@ class Places:
         """Everything below this survives a power cut."""
         mark = self._log.durable_mark()
         if mark is None:
-            return self.end
+            return self.end if self._log.page is None else self.first  # of a log that is written, nothing is known
         try:
             return min(self.end, self.shift(mark.segment) + mark.end)
         except FileNotFoundError:

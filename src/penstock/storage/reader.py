@@ -178,7 +178,10 @@ class LogReader:
         found = walk(seg, Place(info.end, info.next), self.log.interval, Recovery())
         made = index.pack(self.log.interval, seg.base, info.count, found.points)
         try:
-            files.replace(seg.paths.index, made)
+            with self.log.locked():  # segments are removed under it
+                if info.id not in self.log.finished():
+                    return False
+                files.replace(seg.paths.index, made, durable=False)
         except OSError:
             return False
         self._segment = None

@@ -29,6 +29,13 @@ def weakly(method: Callable[..., R]) -> Callable[..., R]:
     return call
 
 
+def all_of(some: weakref.WeakSet[T]) -> list[T]:
+    """Each of them: another thread may add to them meanwhile, which ends a look at them."""
+    while True:
+        with suppress(RuntimeError):
+            return list(some)
+
+
 def taken_out(some: weakref.WeakSet[T]) -> Iterator[T]:
     """Each of them, one by one: another thread may add to them meanwhile."""
     with suppress(KeyError):

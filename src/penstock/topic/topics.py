@@ -30,7 +30,6 @@ from penstock.errors import (
     LogNotFound,
     NotALog,
     PayloadTypeError,
-    PenstockError,
     ReadOnly,
 )
 from penstock.formats import topic as fmt
@@ -93,6 +92,7 @@ class Topic:
         """Have so many partitions from now on. Messages with a key go elsewhere then: `partition_of` depends on how many
         there are. Other processes see them when they open the topic anew, or, where they have a member of a group, at its next look
         around."""
+        self._topics._writable()
         with self._lock, self._opened_directory() as fd:
             self._topics._writable()
             files.lock(fd, shared=False)  # another process may be at it too
@@ -111,7 +111,7 @@ class Topic:
     @contextlib.contextmanager
     def _opened_directory(self) -> Iterator[int]:
         try:
-            fd = files.open_read(self.path)
+            fd = files.open_to_lock(self.path, make=False)
         except FileNotFoundError as error:
             raise FilesMissing(
                 f"{self.path}: the topic was removed while it is open; close it in every process, then open it again"
@@ -148,6 +148,7 @@ class Topic:
         return self._part(partition)
 
     def _opened(self, partition: int) -> OpenPartition:
+        self._topics._check_open()  # before the lock is taken: in a forked child a thread may hold it that is not there
         with self._lock:
             self._topics._check_open()
             if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < len(self._parts):
@@ -292,7 +293,13 @@ class Topic:
         damaged messages are stepped over, and named in the member's `losses`."""
         self._topics._writable()
         member = GroupMember(self.path, name, self._partitions_now, at, on_corrupt, self._here)
-        self._members.add(member)
+        try:
+            with self._lock:
+                self._topics._check_open()  # not closed meanwhile, or nobody would close it
+                self._members.add(member)
+        except BaseException:
+            member.close()
+            raise
         return member
 
     def committed(self, name: str) -> dict[int, int]:
@@ -343,16 +350,22 @@ class Topic:
     # ---- closing ----
 
     def _close(self) -> None:
-        for member in list(self._members):
-            member.close()
+        """What is left when a signal interrupts this is closed by the next one."""
         with self._lock:
-            parts, self._parts = self._open_parts(), [None] * len(self._parts)
-        failed: BaseException | None = None
-        for part in parts:
+            members, parts = list(self._members), list(enumerate(self._parts))
+        failed: Exception | None = None
+        for member in members:
             try:
-                part.close()
-            except (PenstockError, OSError) as error:
+                member.close()
+            except Exception as error:
                 failed = failed or error
+        for number, part in parts:
+            if part is not None:
+                try:
+                    part.close()
+                except Exception as error:
+                    failed = failed or error
+                self._parts[number] = None
         if failed is not None:
             raise failed
 
@@ -417,6 +430,7 @@ class Topics(AsyncClosable):
         self.read_only = read_only
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._close_lock = threading.Lock()  # a second close returns when the first has done its work
         self._open = {}
         self._closed = False
 
@@ -428,6 +442,7 @@ class Topics(AsyncClosable):
         check_topic(name)
         if partitions is not None and not _is_count(partitions):
             raise ValueError(f"partitions must be 1 to {MAX_PARTITIONS}, not {partitions!r}")
+        self._check_open()  # before the lock is taken: in a forked child a thread may hold it that is not there
         with self._lock:
             self._check_open()
             assert self._open is not None
@@ -474,14 +489,19 @@ class Topics(AsyncClosable):
 
     def close(self) -> None:
         """Write what waits, and close. Nothing published is dropped."""
-        with self._lock:
-            self._closed, topics, self._open = True, list((self._open or {}).values()), {}
-        failed: BaseException | None = None
-        for topic in topics:
-            try:
-                topic._close()
-            except (PenstockError, OSError) as error:
-                failed = failed or error
+        if self._pid != os.getpid():
+            self._closed = True  # what is open is the parent's
+            return
+        failed: Exception | None = None
+        with self._close_lock:
+            with self._lock:
+                self._closed, topics = True, dict(self._open or {})
+            for name, topic in topics.items():
+                try:
+                    topic._close()
+                except Exception as error:
+                    failed = failed or error
+                (self._open or {}).pop(name, None)
         if failed is not None:
             raise failed
 

@@ -156,13 +156,10 @@ def _own_listing(top: Path, log: Found) -> Listing:
 @contextmanager
 def _alone(top: Path) -> Iterator[None]:
     """One run at a time: what another one has staged must stay."""
-    fd = files.create(top / "_lock", exclusive=False)
-    try:
+    with files.opened_to_lock(top / "_lock", make=True) as fd:
         if not files.lock(fd, shared=False, wait=False):
             raise LogBusy(f"{top}: another run archives here; wait until it is done")
         yield
-    finally:
-        files.close(fd)
 
 
 def _wanted(found: Iterable[Found], listings: dict[Part, Listing]) -> Iterator[Piece]:
