@@ -35,7 +35,7 @@ from penstock.options import (
 )
 from penstock.storage import files
 from penstock.storage.aside import aside
-from penstock.storage.closable import AsyncClosable, Closable
+from penstock.storage.closable import AsyncClosable, Closable, Closing
 from penstock.storage.dropping import close_dropped
 from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothing
 from penstock.storage.holder import Holder
@@ -318,6 +318,7 @@ class Channel(AsyncClosable, Generic[T]):
         self._unnamed: weakref.WeakSet[Group] = weakref.WeakSet()
         self._senders: weakref.WeakSet[Sender[T]] = weakref.WeakSet()
         self._lock = threading.Lock()  # who has which name; before a group's
+        self._turns = Closing()
         self._look_at = NEVER  # a receiver that passes this may leave a segment behind that nobody needs
         self._read_only = read_only
         try:
@@ -596,22 +597,29 @@ class Channel(AsyncClosable, Generic[T]):
     def close(self) -> None:
         """Sync, give back unused disk, and close. Receivers that wait are woken, and end."""
         if self._log is not None and self._log.inherited:
-            self._log.close()
+            if self._offsets is not None:
+                self._offsets.forked()
+            self._let_go()
             return
         janitor = self._janitor
         if janitor is not None:
             janitor.stop()
-        with self._lock:
-            self._janitor = None
-            for group in [*self._groups.values(), *self._unnamed]:
-                group.close()
-            self._groups.clear()
-            try:
-                log = self._log
-                if log is not None and log.control and not (self._read_only or log.closed or log.control.poison):
-                    self._make_durable(log.next_sequence, None)
-            finally:
-                self._let_go()
+        with self._turns.turn() as mine:
+            if mine:
+                with self._lock:
+                    self._close()
+
+    def _close(self) -> None:
+        self._janitor = None
+        for group in [*self._groups.values(), *self._unnamed]:
+            group.close()
+        self._groups.clear()
+        try:
+            log = self._log
+            if log is not None and log.control and not (self._read_only or log.closed or log.control.poison):
+                self._make_durable(log.next_sequence, None)
+        finally:
+            self._let_go()
 
     def _let_go(self) -> None:
         try:
@@ -627,7 +635,7 @@ class Channel(AsyncClosable, Generic[T]):
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:
             warnings.warn(f"unclosed channel {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            close_dropped(self.path, self.close)
+            close_dropped(self.path, self.close, self._janitor)
 
     def __repr__(self) -> str:
         return f"Channel({str(self.path)!r}{', closed' if self.closed else ''})"

@@ -34,7 +34,7 @@ from penstock.options import INDEX_INTERVAL, JOURNAL_BUFFER_BYTES, MAX_NUMBER, F
 from penstock.storage import bulk, sessions
 from penstock.storage.aside import aside
 from penstock.storage.buffered import Buffering
-from penstock.storage.closable import AsyncClosable
+from penstock.storage.closable import AsyncClosable, Closing
 from penstock.storage.damage import Loss
 from penstock.storage.directory import First
 from penstock.storage.dropping import close_dropped
@@ -134,7 +134,7 @@ class Journal(AsyncClosable):
             raise ValueError(f"linger_s must not be negative, and is {linger_s!r}")
         self._holder: Holder | None = None
         self._lock = threading.Lock()  # of what is registered and retired, and the order in which that is written
-        self._close_lock = threading.Lock()
+        self._turns = Closing()
         self._forgetting = threading.Lock()  # while what was walked over goes
         self._grown = False  # data came since the last checkpoint was registered
         self._lost = 0  # records of batches that failed, as far as was told
@@ -512,8 +512,8 @@ class Journal(AsyncClosable):
             log.close()
             self._let_go()
             return
-        with self._close_lock:
-            if log.closed:
+        with self._turns.turn() as mine:
+            if not mine or log.closed:
                 return
             unwalked = not self._walked and self._has_unwalked()
             try:
@@ -560,7 +560,7 @@ class Journal(AsyncClosable):
     def __del__(self) -> None:
         if self._log is not None and not self._log.closed and not self._log.inherited:
             warnings.warn(f"unclosed journal {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            close_dropped(self.path, self.close)
+            close_dropped(self.path, self.close, self._janitor)
 
     def __repr__(self) -> str:
         return f"Journal({str(self.path)!r}{', closed' if self.closed else ''})"

@@ -239,8 +239,9 @@ class Queue(AsyncClosable):
 
     def close(self) -> None:
         """Sync, give back unused disk, and close. Nothing appended is dropped."""
-        if self._janitor is not None:
-            self._janitor.stop()
+        janitor = self._janitor
+        if janitor is not None:
+            janitor.stop()
             self._janitor = None
         try:
             if self._log is not None and not self._log.closed:
@@ -258,7 +259,7 @@ class Queue(AsyncClosable):
     def __del__(self) -> None:
         if self._janitor is not None and self._log is not None and not self._log.inherited:
             warnings.warn(f"unclosed queue {str(self.path)!r}", ResourceWarning, stacklevel=2)
-            close_dropped(self.path, self.close)
+            close_dropped(self.path, self.close, self._janitor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to another process, it is opened there anew."""

@@ -17,8 +17,8 @@ from weakref import WeakSet
 
 import pytest
 
-from penstock import Channel, Flush, Queue, Roll
-from penstock.errors import LogClosed, SyncFailed
+from penstock import Channel, Flush, Journal, Queue, Roll, Topics
+from penstock.errors import LogClosed, StorageFailed, SyncFailed
 from penstock.storage import control as pages
 from penstock.storage import files, retention
 from penstock.storage import log as logs
@@ -117,6 +117,23 @@ def test_a_poisoned_queue_is_closed_when_an_append_under_way_is_done(
     closing.result()
 
 
+def test_a_poisoned_journal_is_closed_when_whoever_writes_to_its_files_is_done(path: Path) -> None:
+    """Whole batches are written in the caller's thread, under the lock, and the number of a closed file is soon another one's."""
+    j = Journal(path)
+    j.append(b"a").result()
+    log = j._open_log()
+    assert log.control is not None
+    log.control.set_poison(errno.EIO)
+    page = log.control.page
+    page.lock()
+    closing = Ran(j.close)
+    closing.join(SOON_S)
+    assert closing.is_alive()
+    assert log.buffered.segment is not None
+    page.unlock()
+    closing.result()
+
+
 def test_files_stay_open_while_room_is_made_in_them_though_closing_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +203,18 @@ def test_a_reader_that_is_closed_while_it_finds_a_writer_is_told_that(
         assert reading.result() is None
 
 
+def test_a_reader_does_not_wait_for_a_log_that_is_recovered(path: Path) -> None:
+    """Whoever closes it would wait for that, too."""
+    with Queue(path) as q:
+        q.append(b"a")
+    (path / ".lock").unlink()  # as in a copy
+    with Queue(path, read_only=True) as reader, reader.tailer(at="end") as tailer:
+        Queue(path).close()
+        with files.opened_to_lock(path / ".lock") as fd:
+            assert files.lock(fd, shared=False)
+            assert Ran(tailer.read).result(20) is None
+
+
 def test_a_manifest_is_not_opened_again_when_it_was_closed(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path / "manifest")
     manifest.rewrite(1)
@@ -194,7 +223,60 @@ def test_a_manifest_is_not_opened_again_when_it_was_closed(tmp_path: Path) -> No
     assert not manifest.is_open
 
 
+@pytest.mark.parametrize("kind", [Queue, Channel, Journal, Topics])
+def test_a_signals_handler_closes_what_is_just_closed(path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """In the same thread: it cannot wait for that, which goes on after it."""
+    opened = kind(path)
+    if kind is Topics:
+        opened.topic("t").publish(b"a").wait()
+    sync, again = Log.sync, list[int]()
+
+    def handle(self: Log, timeout_s: float | None = None) -> int:
+        if len(again) < 3:
+            again.append(0)
+            opened.close()
+        return sync(self, timeout_s)
+
+    monkeypatch.setattr(Log, "sync", handle)
+    closing = Ran(opened.close)
+    closing.result(20)
+    assert again
+    kind(path).close()
+
+
 # ---- sealing and removing ----
+
+
+def test_a_lock_that_cannot_be_had_before_sealing_is_no_failed_sync(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Queue(path, roll=Roll(records=2)) as q:
+        log = q._open_log()
+        real = files.lock
+
+        def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
+            if files.name_of(fd).endswith(".grow"):
+                raise files.storage_failed(files.name_of(fd), OSError(errno.ENOLCK, "no locks"))
+            return real(fd, shared=shared, wait=wait)
+
+        with monkeypatch.context() as patch:
+            for i in range(5):
+                q.append(b"%d" % i)
+            patch.setattr(files, "lock", lock)
+            with pytest.raises(StorageFailed):
+                log.seal_finished()
+        assert log.control is not None
+        assert not log.control.poison
+        log.seal_finished()
+
+
+def test_what_refuses_a_lock_is_told_as_ours(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_PATH)
+    try:
+        with pytest.raises(StorageFailed, match=str(tmp_path)):
+            files.lock(fd, shared=False)
+    finally:
+        os.close(fd)
 
 
 def test_a_segment_is_sealed_when_nobody_makes_room_in_it_any_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Channel, Journal, Queue, Retention, Topics
 from penstock.errors import DiskFull
-from penstock.storage import dropping
+from penstock.storage import dropping, files
 from penstock.storage.buffered import Buffered
 from penstock.storage.cursor import Cursors
 from penstock.storage.log import Log
@@ -125,23 +125,75 @@ def test_whoever_opens_it_again_waits_for_it(path: Path, kind: type[Channel[byte
         kind(path).close()
 
 
-def test_what_fails_is_told_by_the_hook_for_that(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
-    q = Queue(path)
+def test_what_fails_is_told_as_of_the_end_of_any_object_and_the_next_one_is_closed(
+    path: Path, collect: Callable[[], object], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    q = Queue(path / "a")
     close = q._open_log().close
 
     def fail() -> None:
         close()
-        raise DiskFull(path, 1)
+        raise DiskFull(path / "a", 1)
 
     q._open_log().close = fail  # type: ignore[method-assign]
+    Cycle(q)
     del q
-    until(lambda: told, "it is told")
-    assert isinstance(told[0].exc_value, DiskFull)
-    assert str(path) in told[0].err_msg
-    told.clear()
-    Queue(path).close()
+    collect()
+    until(all_are_closed, "it is")
+    told = capfd.readouterr().err
+    assert "DiskFull" in told
+    assert str(path / "a") in told
+    Cycle(Journal(path / "b"))
+    collect()
+    Journal(path / "b").close()
+
+
+def test_what_its_last_reference_drops_is_closed_at_once(path: Path) -> None:
+    q = Queue(path)
+    q.append(b"a")
+    del q
+    with (path / ".lock").open() as page:
+        assert files.lock_holders(page.fileno()) == []
+
+
+def test_what_a_forked_child_drops_before_it_ends_is_written(path: Path) -> None:
+    """As multiprocessing has it: without an exit of the interpreter."""
+
+    def work() -> None:
+        j = Journal(path)
+        for i in range(100):
+            j.append(b"%d" % i)
+
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    with Journal(path) as j:
+        assert [record.payload for record in j.recovered()] == [b"%d" % i for i in range(100)]
+
+
+def test_whoever_opens_it_where_it_is_closed_does_not_wait_for_himself(
+    path: Path, collect: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[int]()
+    q = Queue(path)
+    q.append(b"a")
+    close = q._open_log().close
+
+    def look() -> None:
+        close()
+        with Queue(path) as again:
+            found.append(again.next_sequence)
+
+    q._open_log().close = look  # type: ignore[method-assign]
+    Cycle(q)
+    del q
+    collect()
+    until(lambda: found == [1], "it is opened")
 
 
 def test_a_child_closes_what_it_drops_itself(path: Path) -> None:

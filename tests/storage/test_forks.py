@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -136,6 +140,77 @@ def test_descriptors_of_locks_are_good_for_nothing_in_a_child(tmp_path: Path, fu
     for fd in fds:
         files.close(fd)
     assert not files._lockable & {*fds}
+
+
+def test_a_fork_that_was_interrupted_before_it_began_is_a_fork(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python goes on with it all the same."""
+
+    class Interrupted:
+        def acquire(self) -> None:
+            raise KeyboardInterrupt
+
+        def _is_owned(self) -> bool:
+            return False
+
+    told = list[Any]()
+    with Channel[bytes](path / "parents"), monkeypatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", told.append)
+        patch.setattr(files, "_forking", Interrupted())
+        with Child(lambda: Channel[bytes](path / "childs").close()) as child:
+            assert child.ends(20)
+            assert child.said() == "returned None"
+    assert [type(one.exc_value) for one in told] == [KeyboardInterrupt]
+
+
+def test_whoever_forks_and_whoever_opens_do_not_wait_for_each_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who forks may wait for a lock that who opens has, as logging's is."""
+    monkeypatch.setattr(files, "_FORK_S", 0.05)
+    forking, opened = threading.Event(), threading.Event()
+
+    def fork() -> None:
+        with files._forking:
+            forking.set()
+            assert opened.wait(60)
+
+    thread = Ran(fork)
+    assert forking.wait(60)
+    Queue(path).close()
+    opened.set()
+    thread.result()
+
+
+@pytest.mark.parametrize("kind", [Queue, Channel, Journal, Topics])
+def test_what_a_child_closes_of_its_parents_is_closed(path: Path, kind: Any) -> None:
+    opened = kind(path)
+    if kind is Channel:
+        opened.rx("worker")
+    if kind is Topics:
+        opened.topic("t").publish(b"a").wait()
+
+    def close() -> list[str]:
+        opened.close()
+        links = [fd for fd in Path("/proc/self/fd").iterdir() if os.path.lexists(fd)]
+        names = [str(link.readlink()) for link in links]
+        here = Counter(name for name in names if str(path) in name)
+        return [name for name, times in here.items() if times > 1]  # a map keeps its file open, once
+
+    with Child(close) as child:
+        assert child.said() == "returned []"
+    opened.close()
+
+
+def test_a_child_that_awaits_a_promise_of_its_parents_is_told(path: Path) -> None:
+    with Journal(path, linger_s=60) as j:
+        promise = j.append(b"a")
+
+        async def wait() -> None:
+            await promise
+
+        with j._bell._lock, Child(lambda: asyncio.run(wait())) as child:
+            assert child.ends(20)
+            assert child.said().startswith("LogClosed")
 
 
 WAITS: dict[str, tuple[Any, str, Callable[[Topics, Journal], object], Callable[[Topics, Journal], object]]] = {

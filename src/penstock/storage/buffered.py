@@ -212,6 +212,11 @@ class Buffered:
             return LogClosed(f"{self._log.path}: this log {how}")
         return error
 
+    def check_here(self) -> None:
+        """Before a lock is taken: in a forked child a thread may hold it that is not there."""
+        if self._log.inherited:
+            raise self.explained(ValueError())
+
     def drain(self, timeout_s: float | None = None) -> None:
         """Until everything appended so far is in the file."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -245,4 +250,12 @@ class Buffered:
         except (OSError, PenstockError):
             pass  # whoever waits for a batch of it is told
         finally:
-            self._leave()
+            control = self._log.control
+            if control is None or self._log.inherited:  # the lock is the parent's
+                self._leave()
+            else:
+                control.page.lock()  # whoever appends to the files in another way is done
+                try:
+                    self._leave()
+                finally:
+                    control.page.unlock()

@@ -1,7 +1,10 @@
-"""What has a `close` can be used by `with`, and what opens a log by `async with` too."""
+"""What has a `close` can be used by `with`, and what opens a log by `async with` too; and whose turn it is to close."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -37,3 +40,25 @@ class AsyncClosable(Closable):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+class Closing:
+    """One close at a time: another thread's waits for it. A signal's handler in the midst of it cannot wait, and need not: it goes on after
+    that."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._at_work = False
+
+    @contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Whether closing is this call's to do, as far as it is not done."""
+        with self.lock:
+            if self._at_work:
+                yield False
+                return
+            self._at_work = True
+            try:
+                yield True
+            finally:
+                self._at_work = False

@@ -63,6 +63,7 @@ _PUNCH: Final = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE
 _ZEROS: Final = bytes(1 << 20)
+_FORK_S: Final = 1.0
 _SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
 
 # What callers ask to know, and no failure of the storage.
@@ -178,10 +179,12 @@ def create_unnamed(directory: Path) -> int:
 
 def close(fd: int) -> None:
     try:
-        if fd in _lockable:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a child forked just now may have the file open for a moment yet
+        try:
+            if fd in _lockable:
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a child forked just now may have the file open for a moment yet
+        finally:
             _lockable.discard(fd)
-        os.close(fd)
+            os.close(fd)
     except OSError as error:
         tell(error, fd)
 
@@ -588,16 +591,20 @@ def map_write(fd: int, length: int) -> mmap.mmap:
     return mmap.mmap(fd, length)
 
 
-@_telling
 def open_to_lock(path: Path, *, make: bool = True, exclusive: bool = False) -> int:
     """A file, made if it is not there, or to be read if not `make`, whose locks are this process's alone: a forked child has it open, too,
     and would keep them."""
-    with _forking:
+    try:
+        # Whoever forks may wait for a lock of others that we have: then it is better to do without than to wait for each other.
+        _forking.acquire(timeout=_FORK_S)
         fd = create(path, exclusive=exclusive) if make else open_read(path)
         _lockable.add(fd)
         return fd
+    finally:
+        _let_fork()
 
 
+@_telling
 def lock(fd: int, *, shared: bool, wait: bool = True) -> bool:
     """Take (or change to) a lock on a file that was opened for that, kept until it is closed; False when not waiting and it is taken."""
     try:
@@ -760,24 +767,41 @@ def _load_libc() -> ctypes.CDLL | None:
 _libc = _load_libc()
 
 _lockable: set[int] = set()
-_forking: Final = threading.RLock()  # no fork between the opening of a file and the note of it
+_forking = threading.RLock()  # no fork between the opening of a file and the note of it
+
+
+def _let_fork() -> None:
+    """Nothing, if this thread does not hold it: a signal came while it waited."""
+    if _forking._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks it
+        _forking.release()
 
 
 def _after_fork_in_child() -> None:
     """Locks belong to an open file, and this is the parent's: were it kept open here, they would be kept, too. Nothing else is put in its
     place than what harms nobody: the numbers are still known to objects that will close them."""
-    _forking.release()
-    fds, null = sorted(_lockable), -1
+    global _forking
+    _forking = threading.RLock()
+    fds = sorted(_lockable)
     _lockable.clear()
-    with contextlib.suppress(OSError):
+    if fds:
+        nothing = _open_nothing(fds[0])
         for fd in fds:
-            if null < 0:
-                os.close(fd)  # so there is a number to be had, whatever the limit is
-                null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            if fd != null:
-                os.dup2(null, fd, inheritable=False)
-        if null >= 0 and null not in fds:
-            os.close(null)
+            if fd != nothing:
+                os.dup2(nothing, fd, inheritable=False)
+        if nothing not in fds:
+            os.close(nothing)
 
 
-os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_after_fork_in_child)
+def _open_nothing(spare: int) -> int:
+    """What neither tells nor takes anything; where no more can be opened, in place of another one."""
+    with contextlib.suppress(OSError):
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):
+        os.close(spare)
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    read, write = os.pipe()
+    os.close(write)
+    return read
+
+
+os.register_at_fork(before=lambda: _forking.acquire(), after_in_parent=_let_fork, after_in_child=_after_fork_in_child)

@@ -21,12 +21,14 @@ from penstock.errors import (
     LogBusy,
     LogClosed,
     NotALog,
+    PenstockError,
     ReadOnly,
     SyncFailed,
 )
 from penstock.options import Roll
 from penstock.storage import files, growing, notes, segment
 from penstock.storage.buffered import Buffered, Buffering
+from penstock.storage.closable import Closing
 from penstock.storage.control import Active, Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory, First
@@ -89,7 +91,7 @@ class Log:
         self.losses = LossList(self.directory.own)
         self.closed = False
         self._closing = False  # no more appends; read and set under the lock
-        self._close_lock = threading.Lock()
+        self._turns = Closing()
         self._written = written  # up to which byte of all frames the log is known to have been written
         self._sole = sole  # nobody else may write it: whoever has it open beside us only reads
         self._may_be_empty = may_be_empty
@@ -203,7 +205,7 @@ class Log:
         if self._static is None or self._still:
             return False
         self.check_open()  # before the lock is taken: in a forked child a thread may hold it that is not there
-        with self._close_lock:
+        with self._turns.lock:
             self.check_open()
             return self._static is not None and self._become_live()
 
@@ -212,7 +214,8 @@ class Log:
             self.control = self._page_to_read()
         if self.control is None or not self.control.same_boot or not is_believable(self.directory, self.control):
             return False
-        self.control.share()
+        if not files.lock(self.control.fd, shared=True, wait=False):
+            return False  # it is just recovered
         manifest = Manifest(self.directory.own / "manifest", read_only=True)
         if not self.control.same_boot or not join_manifest(self.directory, manifest, self.control):
             manifest.close()
@@ -227,8 +230,8 @@ class Log:
 
     def active(self) -> Active:
         """The segment being written and the published end of the log."""
-        if self._static is not None:
-            t = self._static
+        t = self._static  # once: a writer may come
+        if t is not None:
             return Active(-1, t.segment, t.base, t.end, t.next)
         assert self.control is not None
         return self.control.active()
@@ -247,7 +250,7 @@ class Log:
             except OSError:
                 self.check_open()  # closed meanwhile, by another thread
                 raise
-        return self.manifest.segments
+        return dict(self.manifest.segments)
 
     @property
     def first_sequence(self) -> int:
@@ -261,8 +264,9 @@ class Log:
     @property
     def durable_sequence(self) -> int:
         """Every record below this survives a power cut."""
-        if self._static is not None:
-            return self._static.next
+        static = self._static
+        if static is not None:
+            return static.next
         assert self.control is not None
         return min(self.control.durable_next, self.control.active().next)
 
@@ -531,11 +535,12 @@ class Log:
 
     def _seal_files(self, control: Control, done: Mark) -> None:
         """Here `done.next` counts the segment's records."""
+        assert self.writing is not None
+        self.writing.wait_for_growth()
 
         def seal() -> None:
             with self._unless_gone(control, done.segment):
                 assert self.writing is not None
-                self.writing.wait_for_growth()
                 self.directory.seal(done.segment, done.next, done.end, synced=self.writing.take_synced(done.segment))
 
         guard_sync(self.directory, control, seal)
@@ -568,8 +573,8 @@ class Log:
         if self.inherited:
             self.closed = True
             return
-        with self._close_lock:
-            if not self.closed:
+        with self._turns.turn() as mine:
+            if mine and not self.closed:
                 self._close()
 
     def _close(self) -> None:
@@ -662,7 +667,8 @@ def open_logs() -> list[Log]:
 
 def _after_fork_in_child() -> None:
     for log in list(_open_logs):
-        log.forked()
+        with suppress(OSError, PenstockError):  # of one file: the others go all the same
+            log.forked()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -160,6 +160,10 @@ class Offsets:
                     raise
                 self._synced = asked
 
+    def forked(self) -> None:
+        """In the child: a thread that held the lock is not there any more."""
+        self._lock = threading.Lock()
+
     def close(self) -> None:
         with self._lock:
             if self._fd >= 0:

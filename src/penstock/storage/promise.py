@@ -34,6 +34,7 @@ class Bell:
         import asyncio  # whoever awaits has it; nobody else needs it
 
         loop = asyncio.get_running_loop()
+        self._path.check_here()
         with self._lock:
             future: asyncio.Future[None] = loop.create_future()
             if batch.done:  # since it was last looked at: another loop may have taken the sound of it

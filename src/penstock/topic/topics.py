@@ -50,7 +50,7 @@ from penstock.options import (
 from penstock.storage import files, metadata
 from penstock.storage.arrow import arrow_buffers
 from penstock.storage.buffered import Buffering
-from penstock.storage.closable import AsyncClosable
+from penstock.storage.closable import AsyncClosable, Closing
 from penstock.storage.dropping import close_dropped
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import Recovery
@@ -430,7 +430,7 @@ class Topics(AsyncClosable):
         self.read_only = read_only
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._close_lock = threading.Lock()  # a second close returns when the first has done its work
+        self._turns = Closing()
         self._open = {}
         self._closed = False
 
@@ -493,7 +493,9 @@ class Topics(AsyncClosable):
             self._closed = True  # what is open is the parent's
             return
         failed: Exception | None = None
-        with self._close_lock:
+        with self._turns.turn() as mine:
+            if not mine:
+                return
             with self._lock:
                 self._closed, topics = True, dict(self._open or {})
             for name, topic in topics.items():
