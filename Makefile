@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KERNEL := $(wildcard src/penstock/kernel/*.pyx src/penstock/kernel/*.pxi src/penstock/kernel/*.h)
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 USES := tests/queue tests/channel tests/topic tests/journal
 CRASHES := tests/channel_crash tests/topic_crash tests/journal_crash
 # Where it matters how a lock is taken, a reader woken and space reserved: who appends, waits, forks and dies.
@@ -51,16 +51,16 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Three runs: the native kernel, the native one without futex, robust mutex and fallocate, and the reference kernel; more processes than
-# cores where no Spark runs, since tests wait for the disk, too. Of what a crash leaves in files the second would see the same as the
+# Three runs: the native kernel, the native one without futex, robust mutex and fallocate, and the reference kernel; with more processes
+# than cores, since tests wait for the disk and for each other, too. Of what a crash leaves in files the second would see the same as the
 # first; of kills it does not, since locks are let go in another way. A queue is its mapped write path, and a topic the buffered one. A
 # death at any call, a power cut, a full disk, how much memory is taken, or a copy is the storage layer's affair, whatever the kernel.
 test: lint
 	@if $(BIN)/python -c "import penstock.kernel._native" 2>/dev/null; then \
 	  set -e; \
 	  $(JVM) PENSTOCK_KERNEL=native $(PYTEST) --ignore=tests/spark_long; \
-	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) -n 3 $(PORTABLE); \
-	  PENSTOCK_KERNEL=reference $(PYTEST) -n 3 $(USES) $(CRASHES) tests/storage/test_ledger.py tests/test_threads.py --ignore-glob='*_crash/test_cut.py' \
+	  PENSTOCK_KERNEL=native PENSTOCK_PORTABLE=1 $(PYTEST) $(PORTABLE); \
+	  PENSTOCK_KERNEL=reference $(PYTEST) $(USES) $(CRASHES) tests/storage/test_ledger.py tests/test_threads.py --ignore-glob='*_crash/test_cut.py' \
 	    --ignore-glob='*_crash/test_power.py' --ignore-glob='*/test_disk_full.py' --ignore-glob='*/test_memory.py' \
 	    --ignore-glob='*/test_backup.py'; \
 	else \

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +35,12 @@ def nothing() -> None:
 def open_again(path: Path) -> int:
     with Queue(path) as q:
         return q.next_sequence
+
+
+def open_files(path: Path) -> list[str]:
+    """Of this process, there or below it."""
+    links = [fd for fd in Path("/proc/self/fd").iterdir() if os.path.lexists(fd)]
+    return [name for name in (str(link.readlink()) for link in links) if name.startswith(str(path))]
 
 
 @pytest.mark.parametrize("owner, name", [(Mapped, "let_go"), (logs, "recover"), (logs, "join_manifest")])
@@ -142,43 +146,12 @@ def test_descriptors_of_locks_are_good_for_nothing_in_a_child(tmp_path: Path, fu
     assert not files._lockable & {*fds}
 
 
-def test_a_fork_that_was_interrupted_before_it_began_is_a_fork(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python goes on with it all the same."""
-
-    class Interrupted:
-        def acquire(self) -> None:
-            raise KeyboardInterrupt
-
-        def _is_owned(self) -> bool:
-            return False
-
-    told = list[Any]()
-    with Channel[bytes](path / "parents"), monkeypatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", told.append)
-        patch.setattr(files, "_forking", Interrupted())
-        with Child(lambda: Channel[bytes](path / "childs").close()) as child:
-            assert child.ends(20)
-            assert child.said() == "returned None"
-    assert [type(one.exc_value) for one in told] == [KeyboardInterrupt]
-
-
-def test_whoever_forks_and_whoever_opens_do_not_wait_for_each_other(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who forks may wait for a lock that who opens has, as logging's is."""
-    monkeypatch.setattr(files, "_FORK_S", 0.05)
-    forking, opened = threading.Event(), threading.Event()
-
-    def fork() -> None:
-        with files._forking:
-            forking.set()
-            assert opened.wait(60)
-
-    thread = Ran(fork)
-    assert forking.wait(60)
-    Queue(path).close()
-    opened.set()
-    thread.result()
+def test_so_is_that_of_a_file_that_another_thread_has_just_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever forks does not wait for that one, which may have other locks that this waits for."""
+    gate = Gate(monkeypatch, files, "create", after=True)
+    with gate.held(lambda: files.open_to_lock(path)) as opening, Child(lambda: open_files(path)) as child:
+        assert child.said() == "returned []"
+    files.close(opening.result())
 
 
 @pytest.mark.parametrize("kind", [Queue, Channel, Journal, Topics])
@@ -191,9 +164,7 @@ def test_what_a_child_closes_of_its_parents_is_closed(path: Path, kind: Any) -> 
 
     def close() -> list[str]:
         opened.close()
-        links = [fd for fd in Path("/proc/self/fd").iterdir() if os.path.lexists(fd)]
-        names = [str(link.readlink()) for link in links]
-        here = Counter(name for name in names if str(path) in name)
+        here = Counter(open_files(path))
         return [name for name, times in here.items() if times > 1]  # a map keeps its file open, once
 
     with Child(close) as child:

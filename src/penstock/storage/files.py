@@ -63,7 +63,6 @@ _PUNCH: Final = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2  # RENAME_EXCHANGE
 _ZEROS: Final = bytes(1 << 20)
-_FORK_S: Final = 1.0
 _SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
 
 # What callers ask to know, and no failure of the storage.
@@ -594,14 +593,13 @@ def map_write(fd: int, length: int) -> mmap.mmap:
 def open_to_lock(path: Path, *, make: bool = True, exclusive: bool = False) -> int:
     """A file, made if it is not there, or to be read if not `make`, whose locks are this process's alone: a forked child has it open, too,
     and would keep them."""
+    _opening.append(path)
     try:
-        # Whoever forks may wait for a lock of others that we have: then it is better to do without than to wait for each other.
-        _forking.acquire(timeout=_FORK_S)
         fd = create(path, exclusive=exclusive) if make else open_read(path)
         _lockable.add(fd)
         return fd
     finally:
-        _let_fork()
+        _opening.remove(path)
 
 
 @_telling
@@ -767,20 +765,14 @@ def _load_libc() -> ctypes.CDLL | None:
 _libc = _load_libc()
 
 _lockable: set[int] = set()
-_forking = threading.RLock()  # no fork between the opening of a file and the note of it
-
-
-def _let_fork() -> None:
-    """Nothing, if this thread does not hold it: a signal came while it waited."""
-    if _forking._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks it
-        _forking.release()
+_opening: list[Path] = []  # to be locked: a fork may come between the opening of a file and the note of it
 
 
 def _after_fork_in_child() -> None:
     """Locks belong to an open file, and this is the parent's: were it kept open here, they would be kept, too. Nothing else is put in its
     place than what harms nobody: the numbers are still known to objects that will close them."""
-    global _forking
-    _forking = threading.RLock()
+    _lockable.update(_just_opened())
+    _opening.clear()
     fds = sorted(_lockable)
     _lockable.clear()
     if fds:
@@ -790,6 +782,21 @@ def _after_fork_in_child() -> None:
                 os.dup2(nothing, fd, inheritable=False)
         if nothing not in fds:
             os.close(nothing)
+
+
+def _just_opened() -> Iterator[int]:
+    """Descriptors that a thread of the parent's had opened, and not noted. No lock keeps a fork from coming then: whoever forks may wait for
+    other locks that this thread has."""
+    wanted = set()
+    for path in _opening:
+        with contextlib.suppress(OSError):  # not made yet
+            wanted.add(identity(path))
+    if wanted:
+        with contextlib.suppress(OSError):  # no more can be opened to look
+            for fd in [int(file.name) for file in Path("/dev/fd").iterdir()]:
+                with contextlib.suppress(OSError):  # that of this very look
+                    if identity(fd) in wanted:
+                        yield fd
 
 
 def _open_nothing(spare: int) -> int:
@@ -804,4 +811,4 @@ def _open_nothing(spare: int) -> int:
     return read
 
 
-os.register_at_fork(before=lambda: _forking.acquire(), after_in_parent=_let_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)
