@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.torture import ROOT
+from tests.support import ROOT
 
 _COMMON = "-O1 -g -fno-omit-frame-pointer"
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from penstock import Channel, Journal, Queue, Retention, Roll, Topic, Topics
 from penstock.storage import files
-from tests.torture import ROOT
+from tests.support import ROOT
 
 EACH_S = 1.0  # a sample
 TELL_S = 60.0

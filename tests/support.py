@@ -7,7 +7,9 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent  # of the checkout
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:

@@ -24,8 +24,8 @@ import pytest
 import penstock
 from penstock.formats import channel, journal, topic
 from penstock.kernel import encode, encode_many
+from tests.support import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

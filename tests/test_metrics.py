@@ -14,9 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from penstock import Channel, CorruptRecord, Journal, Queue, Topics, metrics
 from penstock.metrics import LogMetrics
-from tests.support import until
-
-ROOT = Path(__file__).parents[1]
+from tests.support import ROOT, until
 
 
 def of(path: Path, partition: int = 0) -> LogMetrics:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import itertools
 import json
 import os
@@ -21,7 +20,6 @@ import random
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +30,10 @@ from typing import Any
 
 from penstock import Flush, Message, Queue, RecordGone, Retention, Roll, kernel
 from penstock.storage import files
+from tests.lives import Life, Lives, note, noted, open_lives
 from tests.stopping import Stops, add_option, add_row
 from tests.torture_table import Row, add, again
 
-ROOT = Path(__file__).resolve().parent.parent
 FILE_SIZE = 256 << 10
 WRITERS = 4
 KILLS_A_ROUND = 100  # then a new queue, so that a campaign of any length needs little disk
@@ -98,11 +96,6 @@ class Judge:
 # ---- what the processes do ----
 
 
-def _note(path: Path) -> Callable[[bytes], int]:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    return lambda data: os.write(fd, data)
-
-
 def queue(base: Path, **options: Any) -> Queue:
     """The round's queue. Whoever comes first makes it, so all give the settings that are fixed."""
     return Queue(base / "log", file_size=FILE_SIZE, index_interval=16, **options)
@@ -111,7 +104,7 @@ def queue(base: Path, **options: Any) -> Queue:
 def write(base: Path, me: int, seed: int, retain: bool) -> None:
     """Append for ever."""
     rng = random.Random(f"{seed} writer {me}")
-    intend, acknowledge = _note(base / f"{me}.intent"), _note(base / f"{me}.ack")
+    intend, acknowledge = note(base / f"{me}.intent"), note(base / f"{me}.ack")
     q = queue(
         base,
         roll=rng.choice([Roll(), Roll.size(64 << 10), Roll.count(500), Roll.every(0.05)]),
@@ -151,7 +144,7 @@ def keep(base: Path, seed: int) -> None:
         tailer = q.tailer("keeper")
         stood_at = last_committed(kept, tailer.position)
         kept, judge = [stood_at], judge_from(stood_at)
-        alive = _note(base / "keeper.ack")
+        alive = note(base / "keeper.ack")
         while True:
             for _ in range(rng.randrange(1, 400)):
                 message = tailer.read()
@@ -174,9 +167,9 @@ def fresh() -> dict[str, object]:
 
 def last_committed(kept: list[dict[str, object]], position: int) -> dict[str, object]:
     """The note that the keeper committed: its last one or, if it was killed in between, the one before."""
-    for note in reversed(kept):
-        if note["at"] == position:
-            return note
+    for one in reversed(kept):
+        if one["at"] == position:
+            return one
     raise Broken(f"the cursor stands at {position}, but what was committed is {[n['at'] for n in kept]}")
 
 
@@ -188,7 +181,7 @@ def judge_from(note: dict[str, object]) -> Judge:
 def roam(base: Path, seed: int, retain: bool) -> None:
     """Read here and there, forward and backward, with and without a hand on the log."""
     rng = random.Random(f"{seed} roamer {os.getpid()}")
-    alive = _note(base / "roamer.ack")
+    alive = note(base / "roamer.ack")
     while True:
         with contextlib.closing(
             queue(base, read_only=rng.random() < 0.3 and any(p.stat().st_size for p in base.glob("*.ack")))
@@ -241,6 +234,15 @@ def _backward(q: Queue, rng: random.Random) -> None:
 # ---- the campaign ----
 
 
+def live(role: str, base: str, me: int, seed: int, retain: bool) -> None:
+    if role == "writer":
+        write(Path(base), me, seed, retain)
+    elif role == "keeper":
+        keep(Path(base), seed)
+    else:
+        roam(Path(base), seed, retain)
+
+
 @dataclass
 class Result:
     """What a campaign did."""
@@ -269,8 +271,8 @@ class Round:
         self.rng = random.Random(seed)
         self.stops = stops or Stops(self.rng)
         self.result = Result()
-        self.writers: dict[int, subprocess.Popen[bytes]] = {}
-        self.readers: dict[str, subprocess.Popen[bytes]] = {}
+        self.writers: dict[int, Life] = {}
+        self.readers: dict[str, Life] = {}
         self._ids = iter(range(1, 1 << 30))
 
     def run(self, kills: int, *, until_s: float | None = None, each: Callable[[Result], None] = lambda _: None) -> None:
@@ -278,45 +280,44 @@ class Round:
         if self.retain:  # retention keeps what a tailer has not passed from the moment it is there
             with contextlib.closing(queue(self.base)) as q:
                 q.tailer("keeper").close()
-        try:
-            while self.result.kills < kills and (until_s is None or time.monotonic() < until_s):
-                goal = min(kills, self.result.kills + KILLS_TO_AN_END)
-                while self.result.kills < goal:
-                    self._fill_up()
-                    self._kill_some()
-                self._kill_all()
-                self._check()
-                each(self.result)
-        finally:
-            for process in [*self.writers.values(), *self.readers.values()]:
-                process.kill()
-                process.wait()
+        with open_lives("tests.torture") as lives:
+            try:
+                while self.result.kills < kills and (until_s is None or time.monotonic() < until_s):
+                    goal = min(kills, self.result.kills + KILLS_TO_AN_END)
+                    while self.result.kills < goal:
+                        self._fill_up(lives)
+                        self._kill_some(lives)
+                    self._kill_all()
+                    self._check()
+                    each(self.result)
+            finally:
+                for process in [*self.writers.values(), *self.readers.values()]:
+                    process.kill()
 
-    def _spawn(self, name: str, *arguments: object) -> subprocess.Popen[bytes]:
-        with (self.base / f"{name}.err").open("ab") as err:
-            command = [sys.executable, "-m", "tests.torture", "--role", *map(str, arguments)]
-            command += ["--base", str(self.base), "--seed", str(self.seed), *(["--retain"] if self.retain else [])]
-            return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=err, stderr=err)
+    def _begin(self, lives: Lives, role: str, me: int = 0) -> Life:
+        words = self.base / f"{me or role}.failure"
+        return lives.begin(words, role, self.base, me, self.seed, self.retain)
 
-    def _fill_up(self) -> None:
+    def _fill_up(self, lives: Lives) -> None:
         """Every process that is missing is started; those that ended by themselves are a failure."""
         for name, process in [*self.writers.items(), *self.readers.items()]:
-            if process.poll() is not None:
-                raise Broken(f"{name} ended by itself with {process.returncode}:\n{self._last_words(name)}")
+            self._must_live(name, process)
         while len(self.writers) < WRITERS:
             me = next(self._ids)
-            self.writers[me] = self._spawn(str(me), "writer", "--me", me)
+            self.writers[me] = self._begin(lives, "writer", me)
         for name in {"keeper", "roamer"} - self.readers.keys():
-            self.readers[name] = self._spawn(name, name)
+            self.readers[name] = self._begin(lives, name)
 
-    def _last_words(self, name: object) -> str:
-        return (self.base / f"{name}.err").read_text(errors="replace")[-4000:]
+    @staticmethod
+    def _must_live(name: object, process: Life) -> None:
+        if process.ended:
+            raise Broken(f"{name} ended by itself:\n{process.last_words}")
 
-    def _kill_some(self) -> None:
+    def _kill_some(self, lives: Lives) -> None:
         """One process (now and then two) at a random moment: mostly a writer at work, sometimes one that is opening."""
         if self.stops.due():
             self._stop_one()
-            self._fill_up()
+            self._fill_up(lives)
         for _ in range(self.rng.choices([1, 2], [9, 1])[0]):
             if self.rng.random() < 0.2:
                 name = self.rng.choice(list(self.readers))
@@ -346,7 +347,7 @@ class Round:
         self.stops.stop(everyone[name].pid, others, meanwhile)
         self.result.stops += 1
 
-    def _await_work(self, name: object, process: subprocess.Popen[bytes]) -> None:
+    def _await_work(self, name: object, process: Life) -> None:
         """Until it has acknowledged more than now, then a random moment longer."""
         path = self.base / f"{name}.ack"
 
@@ -355,28 +356,25 @@ class Round:
 
         before, deadline = size(), time.monotonic() + STALL_S
         while size() == before:
-            if process.poll() is not None:
-                raise Broken(f"{name} ended by itself with {process.returncode}:\n{self._last_words(name)}")
+            self._must_live(name, process)
             if time.monotonic() > deadline:
-                process.send_signal(signal.SIGABRT)  # faulthandler says where it stands
-                process.wait()
-                raise Broken(f"{name} did nothing for {STALL_S:.0f} s:\n{self._last_words(name)}")
+                process.kill(signal.SIGABRT)  # faulthandler says where it stands
+                raise Broken(f"{name} did nothing for {STALL_S:.0f} s; where it stood is said above")
             time.sleep(0.001)
         time.sleep(self.rng.expovariate(100))
 
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+    def _kill(self, process: Life) -> None:
         process.kill()
-        process.wait()
         self.result.kills += 1
 
     def _kill_all(self) -> None:
         everyone = [*self.writers.values(), *self.readers.values()]
         self.writers, self.readers = {}, {}
         for process in everyone:
-            if process.poll() is None:
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)  # all at once, before any is waited for
         for process in everyone:
-            process.wait()
+            process.kill()
         self.result.kills += len(everyone)
         self.result.ends += 1
 
@@ -417,8 +415,8 @@ class Round:
         for path in self.base.glob("*.intent"):
             me = int(path.stem)
             known.add(me)
-            intents = _whole(_INTENT, path)
-            acks = _whole(_ACK, path.with_suffix(".ack"))
+            intents = noted(_INTENT, path)
+            acks = noted(_ACK, path.with_suffix(".ack"))
             acknowledged = sum(count for _, count, _ in acks)
             self.result.acknowledged += acknowledged
             allowed = {acknowledged, acknowledged + (intents[-1][1] if len(intents) > len(acks) else 0)}
@@ -430,12 +428,6 @@ class Round:
                     raise Broken(f"record {counter} of writer {me} was said to be {first} and is {found[counter]}")
         if seen.keys() - known:
             raise Broken(f"nobody wrote as {sorted(seen.keys() - known)}")
-
-
-def _whole(shape: struct.Struct, path: Path) -> list[tuple[int, ...]]:
-    """The entries of a note file; a torn last one was not written."""
-    data = path.read_bytes() if path.exists() else b""
-    return list(shape.iter_unpack(data[: len(data) // shape.size * shape.size]))
 
 
 def campaign(
@@ -492,18 +484,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="stop after this long, however many kills are done")
     parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
     add_option(parser)
-    parser.add_argument("--role", choices=["writer", "keeper", "roamer"], help=argparse.SUPPRESS)
-    parser.add_argument("--me", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--retain", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
-    if a.role:
-        faulthandler.enable()
-        if a.role == "writer":
-            write(a.base, a.me, a.seed, a.retain)
-        elif a.role == "keeper":
-            keep(a.base, a.seed)
-        else:
-            roam(a.base, a.seed, a.retain)
     top = a.base or Path(tempfile.mkdtemp(prefix="torture"))
     began = time.monotonic()
 

@@ -18,9 +18,8 @@ from penstock import Channel, LogBusy, ReadOnly, RecordGone, codecs
 from tests.channel.by_hand import names, packed, plain
 from tests.channel.conftest import SLOW, Ran, offsets_of, payload
 from tests.forking import Child
-from tests.support import until
+from tests.support import ROOT, until
 
-ROOT = Path(__file__).parents[2]
 SENT = [payload(i) for i in range(100)]
 AT = offsets_of(SENT)
 

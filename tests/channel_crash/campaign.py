@@ -14,20 +14,18 @@ from __future__ import annotations
 import argparse
 import bisect
 import contextlib
-import faulthandler
 import json
 import mmap
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +33,9 @@ from typing import Any
 from penstock import Channel, LogBusy, RecordGone, channel, kernel
 from penstock.storage import files
 from tests.channel_crash.wreck import OVERHEAD, drain, messages, strays
+from tests.lives import open_lives
 from tests.stopping import Stops, add_option, add_row
-from tests.torture import ROOT
+from tests.support import until
 from tests.torture_table import Row, add, again
 
 SEGMENT_BYTES = 20_000
@@ -254,8 +253,10 @@ def small_files() -> None:
     channel.INDEX_INTERVAL = INTERVAL  # type: ignore[misc]
 
 
-def live(base: Path, seed: str, compression: str | None) -> None:
+def live(path: str, seed: str, compression: str | None) -> None:
     """Judge what is there, then go on for ever."""
+    small_files()
+    base = Path(path)
     rng, table, notes = random.Random(seed), Table(), Notes(base)
     state = notes.load()
     with Channel(base / "channel", **options(rng, compression)) as ch:
@@ -382,39 +383,6 @@ class Result:
     failures: list[str] = field(default_factory=list)
 
 
-def zygote(base: str, compression: str) -> None:
-    """Forks lives, as it is told: it has no channel open and no threads, so that a life costs a fork."""
-    small_files()
-    faulthandler.enable()
-    for seed in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                live(Path(base), seed.strip(), compression or None)
-            except BaseException:
-                (Path(base) / "failure").write_text(traceback.format_exc())
-            os._exit(3)
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-
-
-@contextlib.contextmanager
-def _open_zygote(base: Path, compression: str | None) -> Iterator[Callable[[str], tuple[int, Callable[[], int]]]]:
-    code = "import sys; from tests.channel_crash.campaign import zygote; zygote(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, str(base), compression or ""]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin
-        assert process.stdout
-        out = process.stdout
-
-        def born(seed: str) -> tuple[int, Callable[[], int]]:
-            print(seed, file=process.stdin, flush=True)
-            return int(out.readline()), lambda: int(out.readline())
-
-        yield born
-        process.stdin.close()
-
-
 def campaign(base: Path, kills: int, seed: int, compression: str | None, stops: Stops | None = None) -> Result:
     """So many lives, one after the other, over one channel."""
     base.mkdir(parents=True, exist_ok=True)
@@ -426,24 +394,22 @@ def campaign(base: Path, kills: int, seed: int, compression: str | None, stops: 
         with Channel(base / "channel", segment_bytes=SEGMENT_BYTES) as ch:
             for name in ("solo", "team"):
                 ch.rx(name, ack=True).close()
-        with _open_zygote(base, compression) as born:
+        with open_lives("tests.channel_crash.campaign") as lives:
             while result.kills < kills:
                 began = _life(base)
-                pid, ended = born(f"{seed} {result.kills}")
+                life = lives.begin(base / "failure", base, f"{seed} {result.kills}", compression)
                 begun = rng.random() > 0.25
                 if begun:
-                    _wait_until_begun(base, pid, began)
+                    until(lambda began=began, life=life: _life(base) != began or life.ended, "it is at work")
                     time.sleep(rng.expovariate(15))
                 else:  # while it is opening, or judging
                     time.sleep(rng.uniform(0, 0.02))
                 if stops.due() and not (base / "failure").exists():
                     result.stops += 1
-                    stops.stop(pid, meanwhile=lambda begun=begun: begun and _look_beside(base))
+                    stops.stop(life.pid, meanwhile=lambda begun=begun: begun and _look_beside(base))
                     time.sleep(rng.expovariate(15))
-                with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
-                    os.kill(pid, signal.SIGKILL)
-                if ended() != -signal.SIGKILL:
-                    result.failures.append((base / "failure").read_text())
+                if life.kill() != -signal.SIGKILL:
+                    result.failures.append(life.last_words)
                     return result
                 result.kills += 1
                 state = Notes(base).load()
@@ -461,16 +427,6 @@ def campaign(base: Path, kills: int, seed: int, compression: str | None, stops: 
 
 def _life(base: Path) -> int:
     return int(json.loads((base / "state.json").read_text())["life"]) if (base / "state.json").exists() else 0
-
-
-def _wait_until_begun(base: Path, pid: int, before: int) -> None:
-    """Until a life has judged the last one, and its threads are at work; or has ended."""
-    while _life(base) == before:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, 0)
-            time.sleep(0.001)
-            continue
-        return
 
 
 def _look_beside(base: Path) -> None:

@@ -40,7 +40,7 @@ from penstock.verify import verify
 from tests.fuzz import corpus
 from tests.queue.crash import open_yard
 from tests.repair import logs
-from tests.torture import ROOT
+from tests.support import ROOT
 from tests.torture_table import again
 
 CASE_S = 20.0  # at most, on a busy machine

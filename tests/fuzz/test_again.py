@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torture import ROOT
+from tests.support import ROOT
 
 # What is drawn follows from the seed.
 PLANTED = """

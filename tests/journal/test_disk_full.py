@@ -18,8 +18,7 @@ from penstock import Appended, Checkpoint, DiskFull, Journal, RecordsLost, journ
 from penstock.storage import files
 from tests.journal import by_hand
 from tests.queue.test_disk_full import BALLAST, drop_ballast, fill_to_the_brim, free_the_brim
-from tests.support import until
-from tests.torture import ROOT
+from tests.support import ROOT, until
 
 pytestmark = pytest.mark.root
 

@@ -22,8 +22,7 @@ from penstock import journal as journal_module
 from tests.forking import Child
 from tests.journal import by_hand
 from tests.journal.conftest import Ran, failing, held, log_of, payloads, small_files, walked
-from tests.support import AWhile, until, until_collected
-from tests.torture import ROOT
+from tests.support import ROOT, AWhile, until, until_collected
 
 New = Callable[..., Journal]
 FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -11,26 +11,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
-import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock import Journal, LogBusy, journal, kernel
 from penstock.storage import files
 from tests.journal_crash.story import Broken, Life, Notes
+from tests.lives import open_lives
 from tests.stopping import Stops, add_option, add_row
 from tests.support import until
-from tests.torture import ROOT
 from tests.torture_table import Row, add, again
 
 FILE_BYTES = 6000
@@ -43,9 +38,11 @@ def leaves_it(number: int) -> bool:
     return number % 4 in (1, 2)
 
 
-def live(base: Path, seed: str) -> None:
+def live(path: str, seed: str) -> None:
     """Judge what is there, then go on for ever."""
-    rng = random.Random(seed)
+    journal.MAX_FILE_BYTES = FILE_BYTES  # type: ignore[misc]
+    warnings.simplefilter("ignore")
+    base, rng = Path(path), random.Random(seed)
     life = Life(base)
     life.open()
     leaves = leaves_it(int(seed.split()[1]))
@@ -90,62 +87,26 @@ class Result:
     failures: list[str] = field(default_factory=list)
 
 
-def zygote(base: str) -> None:
-    """Forks lives, as it is told: it has no journal open and no threads, so that a life costs a fork."""
-    journal.MAX_FILE_BYTES = FILE_BYTES  # type: ignore[misc]
-    warnings.simplefilter("ignore")
-    faulthandler.enable()
-    for seed in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                live(Path(base), seed.strip())
-            except BaseException:
-                (Path(base) / "failure").write_text(traceback.format_exc())
-            os._exit(3)
-        print(pid, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-
-
-@contextlib.contextmanager
-def _open_zygote(base: Path) -> Iterator[Callable[[str], tuple[int, Callable[[], int]]]]:
-    code = "import sys; from tests.journal_crash.campaign import zygote; zygote(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, str(base)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin
-        assert process.stdout
-        out = process.stdout
-
-        def born(seed: str) -> tuple[int, Callable[[], int]]:
-            print(seed, file=process.stdin, flush=True)
-            return int(out.readline()), lambda: int(out.readline())
-
-        yield born
-        process.stdin.close()
-
-
 def campaign(base: Path, kills: int, seed: int, until_s: float | None = None, stops: Stops | None = None) -> Result:
     """So many lives, one after the other, over one journal."""
     base.mkdir(parents=True, exist_ok=True)
     rng, result = random.Random(seed), Result()
     stops = stops or Stops(rng)
     try:
-        with _open_zygote(base) as born:
+        with open_lives("tests.journal_crash.campaign") as lives:
             while result.kills < kills and (until_s is None or time.monotonic() < until_s):
-                pid, ended = born(f"{seed} {result.kills}")
+                one = lives.begin(base / "failure", base, f"{seed} {result.kills}")
                 if rng.random() < 0.4 and not leaves_it(result.kills):  # while it is opening or walking
                     time.sleep(rng.uniform(0, 0.03))
                 else:
-                    until(lambda: (base / "lived").exists() or (base / "failure").exists(), "it gets to work")
+                    until(lambda one=one: (base / "lived").exists() or one.ended, "it gets to work")
                     time.sleep(rng.expovariate(20))
-                if stops.due() and not (base / "failure").exists():
+                if stops.due() and not one.ended:
                     result.stops += 1
-                    stops.stop(pid, meanwhile=lambda: _look_beside(base))
+                    stops.stop(one.pid, meanwhile=lambda: _look_beside(base))
                     time.sleep(rng.expovariate(20))
-                with contextlib.suppress(ProcessLookupError):  # it ended by itself: that will be told
-                    os.kill(pid, signal.SIGKILL)
-                if ended() != -signal.SIGKILL:
-                    result.failures.append((base / "failure").read_text())
+                if one.kill() != -signal.SIGKILL:
+                    result.failures.append(one.last_words)
                     return result
                 result.kills += 1
                 _look(base, result)

@@ -7,11 +7,11 @@ time, on reflected registers as the C code has them, while the generator divides
 import re
 import runpy
 import zlib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT
+
 GENERATOR = ROOT / "tools" / "gen_crc.py"
 HEADER = ROOT / "src" / "penstock" / "kernel" / "crc_tables.h"
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from tests import torture_table
 from tests.power.disk import FILE_SYSTEMS, Disk, Writeback, missing, new_disk
 from tests.power.uses import HONEST, Notes, Slot
-from tests.torture import ROOT
+from tests.support import ROOT
 from tests.torture_table import Row, again
 
 CUTS_A_ROUND = 25  # then a new file system

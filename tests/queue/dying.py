@@ -25,7 +25,7 @@ from penstock.formats import queue as fmt
 from penstock.storage import files
 from penstock.storage.listing import list_segments
 from penstock.testing.standing_in import CHANGING
-from tests.torture import ROOT
+from tests.support import ROOT
 
 FILE_SIZE = 16 << 10
 BEFORE = [b"first", b"second" * 40, b"third"]

@@ -20,7 +20,7 @@ import pytest
 
 from penstock import DiskFull, Flush, Queue, RecordGone, Retention, Roll
 from penstock.storage import companion, files, index
-from tests.torture import ROOT
+from tests.support import ROOT
 
 pytestmark = pytest.mark.root
 

@@ -20,7 +20,7 @@ from penstock.kernel import layout
 from penstock.storage import control
 from tests import torture
 from tests.queue.dying import BEFORE, LATE, SLOW, append_at_once, command, die, open_queue, payloads, roll, run
-from tests.support import until
+from tests.support import ROOT, until
 
 # ---- what is done in a process of its own ----
 
@@ -87,7 +87,7 @@ def test_reader_that_died_asleep_costs_nobody_anything(path: Path) -> None:
         assert q._log is not None
         assert q._log.control is not None
         page = q._log.control.page
-        with subprocess.Popen(command(sleep, path), cwd=torture.ROOT) as reader:
+        with subprocess.Popen(command(sleep, path), cwd=ROOT) as reader:
             if not SLOW:
                 until(lambda: page.load(layout.WAITERS) & 0xFFFFFFFF, "the reader falls asleep")
             reader.kill()

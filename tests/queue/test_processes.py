@@ -22,8 +22,8 @@ from penstock.formats import queue as fmt
 from penstock.kernel import layout
 from penstock.storage import files
 from penstock.storage.log import Log
-from tests.support import until
-from tests.torture import ROOT, Judge, make
+from tests.support import ROOT, until
+from tests.torture import Judge, make
 
 SLOW = kernel.NAME == "reference" or files.PORTABLE
 DEADLINE_S = 60.0

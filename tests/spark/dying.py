@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.stopping import standing
-from tests.support import until
+from tests.support import ROOT, until
 
-ROOT = Path(__file__).parents[2]
 MOMENTS = ("staged", "before the intent", "after the intent", "appended", "done", "in a task")
 SOME = ("appended", "in a task")  # between the log and its ledger, and a worker; `make test-spark` has all
 

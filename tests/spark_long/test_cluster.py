@@ -17,8 +17,7 @@ import pytest
 from penstock import Queue
 from penstock.errors import JavaNotFound
 from penstock.spark import java
-from tests.support import until
-from tests.torture import ROOT
+from tests.support import ROOT, until
 
 HOST = "127.0.0.1"
 SENT = [b"%06d" % i for i in range(4000)]

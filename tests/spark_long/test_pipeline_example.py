@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support import ROOT
+
 EXAMPLE = ROOT / "examples" / "pipeline"
 
 

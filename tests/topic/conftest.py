@@ -16,7 +16,7 @@ from penstock import Topic, Topics, TopicTailer, kernel
 from penstock.kernel import layout
 from penstock.storage import files
 from penstock.topic.partition import OpenPartition
-from tests.torture import ROOT
+from tests.support import ROOT
 
 SLOW = kernel.NAME == "reference" or files.PORTABLE
 AT_ONCE_S = 0.3  # what waits looks by itself after a second: faster than that, it was woken

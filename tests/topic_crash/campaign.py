@@ -13,28 +13,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import itertools
-import json
-import os
 import random
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from penstock import Retention, Topics, kernel
 from penstock.storage import files
+from tests.lives import Life, Lives, note, noted, open_lives
 from tests.stopping import Stops, add_option, add_row
-from tests.torture import ROOT
 from tests.torture_table import Row, add, again
 
 PUBLISHERS, MEMBERS = 2, 3
@@ -60,11 +54,6 @@ def message(publisher: int, counter: int) -> bytes:
 # ---- what the processes do ----
 
 
-def _note(path: Path) -> Callable[[bytes], int]:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    return lambda data: os.write(fd, data)
-
-
 def _topics(base: Path, rng: random.Random, retain: bool) -> Topics:
     return Topics(
         base / "topics",
@@ -79,7 +68,7 @@ def _topics(base: Path, rng: random.Random, retain: bool) -> Topics:
 
 def publish(base: Path, me: int, rng: random.Random, retain: bool) -> None:
     """Publish for ever, with some not yet acknowledged at any time."""
-    intend, acknowledge = _note(base / f"{me}.intent"), _note(base / f"{me}.ack")
+    intend, acknowledge = note(base / f"{me}.intent"), note(base / f"{me}.ack")
     t = _topics(base, rng, retain).topic("t")
     counter, waiting = 0, []
     while True:
@@ -104,10 +93,10 @@ def publish(base: Path, me: int, rng: random.Random, retain: bool) -> None:
 
 def share(base: Path, me: int, rng: random.Random, retain: bool) -> None:
     """Be a member for ever: poll, commit now and then, leave and come again."""
-    note = _note(base / f"{me}.member")
+    write = note(base / f"{me}.member")
 
     def tell(kind: str, *numbers: int) -> None:
-        note((" ".join([kind, str(time.monotonic_ns()), *map(str, numbers)]) + "\n").encode())
+        write((" ".join([kind, str(time.monotonic_ns()), *map(str, numbers)]) + "\n").encode())
 
     t = _topics(base, rng, retain).topic("t")
     while True:
@@ -131,43 +120,9 @@ def share(base: Path, me: int, rng: random.Random, retain: bool) -> None:
         member.close()
 
 
-ROLES: dict[str, Callable[..., None]] = {"publisher": publish, "member": share}
-
-
-def zygote(base: str) -> None:
-    """Forks processes, as it is told: it has no threads and nothing open, so that each costs a fork."""
-    faulthandler.enable()
-    for line in sys.stdin:
-        what, *rest = json.loads(line)
-        if what == "reap":
-            print(os.waitstatus_to_exitcode(os.waitpid(rest[0], 0)[1]), flush=True)
-            continue
-        pid = os.fork()
-        if pid == 0:
-            role, me, seed, retain = rest
-            try:
-                ROLES[role](Path(base), me, random.Random(seed), retain)
-            except BaseException:
-                (Path(base) / f"{me}.failure").write_text(traceback.format_exc())
-            os._exit(3)
-        print(pid, flush=True)
-
-
-@contextlib.contextmanager
-def _open_zygote(base: Path) -> Iterator[Callable[..., int]]:
-    code = "import sys; from tests.topic_crash.campaign import zygote; zygote(sys.argv[1])"
-    command = [sys.executable, "-c", code, str(base)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin
-        assert process.stdout
-        out = process.stdout
-
-        def ask(*words: Any) -> int:
-            print(json.dumps(words), file=process.stdin, flush=True)
-            return int(out.readline())
-
-        yield ask
-        process.stdin.close()
+def live(role: str, base: str, me: int, seed: str, retain: bool) -> None:
+    act = publish if role == "publisher" else share
+    act(Path(base), me, random.Random(seed), retain)
 
 
 # ---- the campaign ----
@@ -193,12 +148,15 @@ class Result:
 
 
 @dataclass
-class Life:
+class One:
     """One process."""
 
     role: str
     me: int
-    pid: int
+    life: Life
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.me}"
 
 
 class Round:
@@ -214,87 +172,81 @@ class Round:
         self.result = Result()
         self.ended: dict[int, int] = {}  # by member: when it was killed
         self._ids = iter(range(1, 1 << 30))
-        self._lives: list[Life] = []
+        self._all: list[One] = []
 
     def run(self, kills: int) -> None:
         self.base.mkdir(parents=True, exist_ok=True)
         with Topics(self.base / "topics") as logs:
             t = logs.topic("t", self.partitions)
             t.group(GROUP).close()  # from now on retention keeps what it has not passed
-        with _open_zygote(self.base) as ask:
+        with open_lives("tests.topic_crash.campaign") as lives:
             try:
                 while self.result.kills < kills:
                     goal = min(kills, self.result.kills + KILLS_TO_AN_END)
                     while self.result.kills < goal:
-                        self._fill_up(ask)
-                        self._disturb(ask)
-                    for life in list(self._lives):
-                        self._kill(life, ask, count=False)
+                        self._fill_up(lives)
+                        self._disturb()
+                    for one in list(self._all):
+                        self._kill(one, count=False)
                     self.result.ends += 1
                     self._check()
             finally:
-                for life in list(self._lives):
-                    self._kill(life, ask, count=False)
+                for one in list(self._all):
+                    self._kill(one, count=False)
 
-    def _fill_up(self, ask: Callable[..., int]) -> None:
+    def _fill_up(self, lives: Lives) -> None:
         for role, count in (("publisher", PUBLISHERS), ("member", MEMBERS)):
-            while sum(life.role == role for life in self._lives) < count:
+            while sum(one.role == role for one in self._all) < count:
                 me = next(self._ids)
-                pid = ask("live", role, me, f"{self.seed} {me}", self.retain)
-                self._lives.append(Life(role, me, pid))
+                words = self.base / f"{me}.failure"
+                life = lives.begin(words, role, self.base, me, f"{self.seed} {me}", self.retain)
+                self._all.append(One(role, me, life))
 
-    def _disturb(self, ask: Callable[..., int]) -> None:
+    def _disturb(self) -> None:
         """Kill one at a random moment: mostly at work, sometimes while it comes. Some are stopped for a while instead."""
-        life = self.rng.choice(self._lives)
+        one = self.rng.choice(self._all)
         if self.rng.random() < 0.8:
-            self._await_work(life)
+            self._await_work(one)
         time.sleep(self.rng.expovariate(60))
         if self.stops.due():
-            self._stop(life, ask)
+            self._stop(one)
         else:
-            self._kill(life, ask)
+            self._kill(one)
 
-    def _stop(self, life: Life, ask: Callable[..., int]) -> None:
+    def _stop(self, stopped: One) -> None:
         """At work, perhaps with a lock in hand; one beside it may die waiting, and so may it."""
-        others = [other for other in self._lives if other is not life]
-        doomed = [one for one, odds in ((others.pop(), 0.3), (life, 0.2)) if self.rng.random() < odds]
+        others = [other for other in self._all if other is not stopped]
+        doomed = [one for one, odds in ((others.pop(), 0.3), (stopped, 0.2)) if self.rng.random() < odds]
 
         def meanwhile() -> None:
             for one in doomed:
                 time.sleep(self.rng.expovariate(100))
-                self._kill(one, ask)
+                self._kill(one)
 
-        self.stops.stop(life.pid, [other.pid for other in others], meanwhile)
+        self.stops.stop(stopped.life.pid, [other.life.pid for other in others], meanwhile)
         self.result.stops += 1
 
-    def _await_work(self, life: Life) -> None:
-        path = self.base / f"{life.me}.{'ack' if life.role == 'publisher' else 'member'}"
+    def _await_work(self, one: One) -> None:
+        path = self.base / f"{one.me}.{'ack' if one.role == 'publisher' else 'member'}"
 
         def size() -> int:
             return path.stat().st_size if path.exists() else 0
 
         before, deadline = size(), time.monotonic() + STALL_S
         while size() == before:
-            self._look(life)
+            if one.life.ended:
+                raise Broken(f"{one} ended by itself:\n{one.life.last_words}")
             if time.monotonic() > deadline:
-                raise Broken(f"{life} did nothing for {STALL_S:.0f} s")
+                raise Broken(f"{one} did nothing for {STALL_S:.0f} s")
             time.sleep(0.001)
 
-    def _look(self, life: Life) -> None:
-        failure = self.base / f"{life.me}.failure"
-        if failure.exists():
-            raise Broken(f"{life} failed:\n{failure.read_text()}")
-
-    def _kill(self, life: Life, ask: Callable[..., int], *, count: bool = True) -> None:
-        self.ended[life.me] = time.monotonic_ns()
-        self._lives.remove(life)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(life.pid, signal.SIGKILL)
-        status = ask("reap", life.pid)
+    def _kill(self, one: One, *, count: bool = True) -> None:
+        self.ended[one.me] = time.monotonic_ns()
+        self._all.remove(one)
+        status = one.life.kill()
         self.result.kills += count
         if status != -signal.SIGKILL:
-            self._look(life)
-            raise Broken(f"{life} ended by itself with {status}")
+            raise Broken(f"{one} ended by itself with {status}:\n{one.life.last_words}")
 
     # ---- judging ----
 
@@ -329,10 +281,10 @@ class Round:
         self.result.acknowledged = 0
         for path in self.base.glob("*.intent"):
             me = int(path.stem)
-            acks = _whole(_ACK, path.with_suffix(".ack"))
+            acks = noted(_ACK, path.with_suffix(".ack"))
             self.result.acknowledged += len(acks)
             for p, messages in there.items():
-                meant = [n for n, to in _whole(_INTENT, path) if to == p]
+                meant = [n for n, to in noted(_INTENT, path) if to == p]
                 mine = [counter for publisher, counter in messages if publisher == me]
                 at = meant.index(mine[0]) if mine and mine[0] in meant else 0
                 if mine != meant[at : at + len(mine)] or (at and not firsts[p]):
@@ -413,12 +365,6 @@ def _deliveries(path: Path, killed: int | None) -> list[Delivery]:
     for delivery in mine:
         delivery.ended = killed
     return out + mine
-
-
-def _whole(shape: struct.Struct, path: Path) -> list[tuple[int, ...]]:
-    """The entries of a note file; a torn last one was not written."""
-    data = path.read_bytes() if path.exists() else b""
-    return list(shape.iter_unpack(data[: len(data) // shape.size * shape.size]))
 
 
 def campaign(

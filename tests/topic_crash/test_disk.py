@@ -23,9 +23,8 @@ import pytest
 from penstock import DiskFull, LogBusy, PenstockError, Publication, SyncFailed, Topic, Topics
 from penstock.topic import partition
 from tests.queue.test_disk_full import fill_to_the_brim
-from tests.support import until
+from tests.support import ROOT, until
 from tests.topic.conftest import Other, held_up, messages, on_disk, open_topics, payload
-from tests.torture import ROOT
 
 SEGMENT = 1 << 16
 SHIM = r"""
