@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ class Receiver(Closable, Generic[T]):
 
     With `ack=True` what was received is done when `ack` says so, and comes again after a restart until then.
     """
+
+    _closed = True  # of the class: __del__ looks at it also when __init__ was never entered
 
     def __init__(self, channel: Channel[T], group: Group, name: str | None) -> None:
         self.id = name
@@ -264,6 +267,10 @@ class Receiver(Closable, Generic[T]):
             self._at_once = _none  # the others of the same name go on
             self._channel._leave(self.id, self._group, self._member)
 
+    def __del__(self) -> None:
+        if not self._closed and self.id is not None:
+            self._channel._drop(self.id, self._group, self._member)
+
     def _check_open(self) -> None:
         self._channel._open_log()
         if self._closed:
@@ -303,7 +310,7 @@ class Channel(AsyncClosable, Generic[T]):
         `crash_consistent` every send, recv and ack is on the disk before it returns. Sealed segments that are still needed
         are compressed by `compression`, if it is given.
         """
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the process may change its directory
         self.codec: Codec[T] = codec if codec is not None else cast("Codec[T]", codecs.bytes_())
         self.crash_consistent = crash_consistent
         if not isinstance(segment_bytes, int) or not 1 <= segment_bytes <= MAX_FILE_SIZE_BYTES:
@@ -315,6 +322,7 @@ class Channel(AsyncClosable, Generic[T]):
         # None: what a reader gives is bytes already.
         self._decode: Decode[T] | None = None if self._plain else self.codec.decode
         self._groups: dict[str, Group] = {}
+        self._dropped: deque[tuple[str, Group, Member]] = deque()  # by receivers that nobody has any more
         self._unnamed: weakref.WeakSet[Group] = weakref.WeakSet()
         self._senders: weakref.WeakSet[Sender[T]] = weakref.WeakSet()
         self._lock = threading.Lock()  # who has which name; before a group's
@@ -411,6 +419,7 @@ class Channel(AsyncClosable, Generic[T]):
                 self._unnamed.add(group)
                 return Receiver(self, group, None)
         log.appender()
+        self._leave_dropped()
         with self._lock:
             self._open_log()  # not closed meanwhile, or nobody would close what is made here
             found = self._groups.get(name)
@@ -472,6 +481,7 @@ class Channel(AsyncClosable, Generic[T]):
         """Remove a named receiver: what it held back may go."""
         log = self._open_log()
         log.appender()
+        self._leave_dropped()
         with self._lock:
             if name in self._groups and self._groups[name].members:
                 raise LogBusy(f"{self.path}: the receiver {name!r} is open; close it first")
@@ -556,6 +566,17 @@ class Channel(AsyncClosable, Generic[T]):
             if group.leave(member) and name is not None and self._groups.get(name) is group:
                 del self._groups[name]
 
+    def _drop(self, name: str, group: Group, member: Member) -> None:
+        """A receiver is gone that was not closed. That may be found anywhere, also with a lock in hand: who has none sees to it."""
+        if self._janitor is not None:  # else it is closed, and nobody is in it
+            self._dropped.append((name, group, member))
+            self._look_again()
+
+    def _leave_dropped(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._leave(*self._dropped.popleft())
+
     def _open_log(self) -> Log:
         assert self._log is not None
         self._log.check_open()
@@ -565,6 +586,7 @@ class Channel(AsyncClosable, Generic[T]):
 
     def _tidy(self, log: Log) -> None:
         """Remove what all named receivers have passed, and compress what is left of the finished segments."""
+        self._leave_dropped()
         for info in sorted((s for s in log.finished().values() if s.sealed), key=lambda s: s.id):
             # Before looking at who has passed it: whoever does so from now on asks for another look.
             self._watch(self._places.end_of(info))
@@ -614,6 +636,7 @@ class Channel(AsyncClosable, Generic[T]):
         for group in [*self._groups.values(), *self._unnamed]:
             group.close()
         self._groups.clear()
+        self._dropped.clear()
         try:
             log = self._log
             if log is not None and log.control and not (self._read_only or log.closed or log.control.poison):

@@ -126,7 +126,7 @@ class Journal(AsyncClosable):
         `buffer_bytes` is how much may be appended and not yet on the disk. `linger_s` is how long the first record of a batch
         waits for more: a batch is larger then, and each of its records later.
         """
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the process may change its directory
         # First of all: an open that fails later has begun a session, and set the last one aside.
         if not isinstance(buffer_bytes, int) or not 1 <= buffer_bytes <= MAX_NUMBER:
             raise ValueError(f"buffer_bytes must be 1 to {MAX_NUMBER}, not {buffer_bytes!r}")

@@ -93,7 +93,7 @@ class Queue(AsyncClosable):
         object. `verify_on_startup` checks every checksum of every file; `recovery` then says what it found. A function in
         place of True is told how far it is, as (bytes checked, bytes in all); True says so to the logger "penstock".
         """
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # the process may change its directory
         self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
         self._options = {
             "file_size": file_size,

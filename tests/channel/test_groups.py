@@ -79,14 +79,15 @@ def test_threads_that_share_a_name_share_all_of_the_work(path: Path, ack: bool) 
 
 def test_receivers_of_one_name_must_be_made_alike(filled: Path) -> None:
     with Channel(filled) as ch:
-        ch.rx("pool", shared=True, ack=True)
+        pool = ch.rx("pool", shared=True, ack=True)
         with pytest.raises(ValueError, match="ack=True"):
             ch.rx("pool", shared=True)
         with pytest.raises(LogBusy, match="shared=True on both"):
             ch.rx("pool", ack=True)
-        ch.rx("alone")
+        alone = ch.rx("alone")
         with pytest.raises(LogBusy, match="shared=True on both"):
             ch.rx("alone", shared=True)
+        assert (pool.unacked, alone.offset) == (0, 0)  # they are open all the time
 
 
 # ---- leaving ----
@@ -107,6 +108,21 @@ def test_what_one_that_leaves_has_not_acknowledged_goes_to_the_others_in_order(f
         assert three.offset == AT[3]
         three.ack(3)
         assert three.offset == AT[6]
+
+
+def test_one_that_nobody_has_any_more_has_left(filled: Path) -> None:
+    with Channel(filled) as ch:
+        assert ch.rx("alone").recv() == SENT[0]
+        assert ch.rx("alone").recv() == SENT[1]
+        assert ch.rx("pool", shared=True, ack=True).recv() == SENT[0]  # not acknowledged
+        assert ch.rx("pool", shared=True, ack=True).recv() == SENT[0]
+
+
+def test_what_one_that_nobody_has_any_more_had_goes_to_the_others(filled: Path) -> None:
+    with Channel(filled) as ch:
+        other = ch.rx("pool", shared=True, ack=True)
+        assert ch.rx("pool", shared=True, ack=True).recv_many(len(SENT)) == SENT
+        assert other.recv_many(len(SENT), AT_ONCE_S) == SENT
 
 
 def test_one_that_waits_is_woken_by_what_another_gives_back(path: Path) -> None:

@@ -247,3 +247,23 @@ except KeyboardInterrupt:
 """
     ran = subprocess.run([sys.executable, "-c", code, tmp_path / "log"], capture_output=True, text=True, timeout=30)
     assert ran.stdout == "interrupted\n", ran.stderr
+
+
+def test_many_who_wait_leave_the_loop_its_threads(path: Path) -> None:
+    """Each waits in a thread: more of them than a loop has must not keep another from being told, or what others do in threads."""
+
+    async def main() -> None:
+        with Queue(path / "idle") as idle, Queue(path / "live") as live:
+            waiting = [asyncio.ensure_future(anext(idle.tailer().afollow())) for _ in range(100)]
+            followed: AsyncIterator[Message] = live.tailer().afollow()
+            started = time.monotonic()
+            for i in range(5):
+                told = asyncio.ensure_future(anext(followed))
+                await asyncio.to_thread(live.append, b"%d" % i)
+                assert (await told).payload == b"%d" % i
+            assert time.monotonic() - started < 5
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(main())

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.kernel import NAME
 from penstock.storage import files, reader, retention
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
+from penstock.storage.manifest import SegmentInfo
 from tests.support import data_files, until
 
 SLOW = NAME == "reference"
@@ -107,6 +109,29 @@ def test_old_files_go_and_young_ones_stay(tens: Queue, monkeypatch: pytest.Monke
         monkeypatch.setattr(files, "now_us", lambda: seen + 3600_000_000)
         assert apply(q, Retention(max_age_s=1)) == [10, 20]
         assert q.first_sequence == 30  # never the file being written, however old
+
+
+def test_what_has_no_times_after_a_power_cut_is_no_older_than_what_follows(
+    tens: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The companion is synced when a file is left: after a power cut the last records may have no time. They are not old for that."""
+    with tens as q:
+        assert q._log is not None
+        q._log.seal_finished()
+        listed = q._log.finished
+        times = {base: info.last_us for base, info in ((info.base, info) for info in listed().values())}
+
+        def unknown() -> dict[int, SegmentInfo]:
+            return {k: replace(info, last_us=0) if info.base in lost else info for k, info in listed().items()}
+
+        monkeypatch.setattr(q._log, "finished", unknown)
+        lost = {0, 10, 20}
+        monkeypatch.setattr(files, "now_us", lambda: times[20] + 3600_000_000)
+        assert apply(q, Retention(max_age_s=60)) == []  # nothing says that they are old
+        assert q.tailer(at=datetime.fromtimestamp(0, UTC)).position == 0  # some of them may be known
+        lost = {0, 10}
+        assert apply(q, Retention(max_age_s=3601)) == []
+        assert apply(q, Retention(max_age_s=60)) == [0, 10, 20]  # those before the last are no younger than it
 
 
 def test_bytes_are_kept_in_check_in_the_background(path: Path) -> None:

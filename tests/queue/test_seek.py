@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from penstock import DiskFull, Queue, RecordGone, Roll
+from penstock import DiskFull, Queue, RecordGone, Retention, Roll
 from penstock.kernel import NAME
-from penstock.storage import files
+from penstock.storage import files, retention
+from penstock.storage.manifest import SegmentInfo
+from penstock.storage.reader import LogReader
 from tests.queue.conftest import payload
 from tests.support import data_files, until
 
@@ -251,3 +253,38 @@ def test_an_index_that_cannot_be_made_anew_is_done_without(path: Path, monkeypat
                 t.seek(at)
                 assert t.read(0).payload[:4] == b"%04d" % at
         assert not list(path.rglob("*.tmp"))
+
+
+def test_a_time_is_sought_though_the_file_that_was_written_is_left_and_removed_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Queue(path, file_size=8192, roll=Roll.count(5)) as q:
+        q.append_batch([b"old"] * 5)
+        q.append(b"old")
+        t, log = q.tailer(), q._log
+        assert log is not None
+        look = LogReader._ordered
+
+        def look_and_lose(reader: LogReader) -> list[SegmentInfo]:
+            found = look(reader)
+            monkeypatch.setattr(LogReader, "_ordered", look)
+            q.append_batch([b"old"] * 4)
+            q.append(b"new")
+            log.seal_finished()
+            gone = retention.apply(log, Retention(max_bytes=1))
+            return [info for info in found if info not in gone and info.id in log.finished()]
+
+        monkeypatch.setattr(LogReader, "_ordered", look_and_lose)
+        t.seek_time(datetime(2020, 1, 1, tzinfo=UTC))
+        assert [m.payload for m in t] == [b"new"]
+
+
+def test_a_time_is_sought_in_a_log_that_is_only_read_and_whose_last_header_is_broken(path: Path) -> None:
+    """Its records are read by what the companion says, and so they are found."""
+    with Queue(path) as q:
+        q.append_batch([b"0", b"1", b"2"])
+    with data_files(path)[0].open("r+b") as file:
+        file.seek(9)
+        file.write(b"\xff")
+    with Queue(path, read_only=True) as q:
+        assert [m.payload for m in q.tailer(at=datetime(2020, 1, 1, tzinfo=UTC))] == [b"0", b"1", b"2"]

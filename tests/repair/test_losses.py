@@ -57,6 +57,39 @@ def test_the_list_names_segment_range_reason_and_time(path: Path) -> None:
     assert (report.records, report.lost, report.findings) == (logs.COUNT - 3, 3, ())
 
 
+def test_a_batch_over_listed_losses_ends_before_new_damage(path: Path) -> None:
+    """What lies before the damage is given first, though some of it is listed as lost, and that is noted once."""
+    repaired("queue", path)
+    break_record(path, 45)
+    with Queue(path) as q:
+        t = q.tailer()
+        assert [m.sequence for m in t.read_batch(1000)] == [i for i in LEFT if i < 45]
+        assert lost(t.losses) == LISTED
+        assert len(t.losses) == len(LISTED)
+        with pytest.raises(CorruptRecord, match="sequence 45"):
+            t.read_batch(1000)
+
+
+def test_an_index_entry_between_damages_tells_what_lies_there(path: Path) -> None:
+    """It leads nowhere, as a length behind it is broken; but the lengths from the entry before lead to it."""
+    with Queue(path, index_interval=4) as q:
+        q.append_batch([b"%d" % i * 5 for i in range(18)])
+        assert q._log is not None
+        end = q._log.active().end
+    seg = logs.segments(path)[0].read()
+    at = seg.scan(seg.start, end, verify=False, every=1).points
+    data = seg.paths.data
+    for i in (1, 3):
+        flip(data, at[i] + 4)  # its payload
+    flip(data, at[6], 7)  # its length
+    whole = [i for i in range(18) if i not in (1, 3, 6)]
+    with Queue(path) as q:
+        forward, backward = q.tailer(on_corrupt="skip"), q.tailer(direction="backward", on_corrupt="skip")
+        assert [m.sequence for m in forward] == whole
+        assert [m.sequence for m in backward] == whole[::-1]
+        assert lost(forward.losses) == lost(backward.losses) == {1, 3, 6}
+
+
 def test_a_queues_tailers(path: Path) -> None:
     repaired("queue", path)
     with Queue(path) as q:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import FilesMissing, Queue, Retention, Roll, Topics
+from penstock import Channel, FilesMissing, Journal, Queue, Retention, Roll, Topics
 from penstock.storage.janitor import Janitor
+from penstock.storage.reader import OnCorrupt
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +98,44 @@ def test_who_comes_back_goes_on(tmp_path: Path) -> None:
         shutil.move(away, path)
         assert q.append(b"1") == 4
     assert payloads(path) == [b"0"] * 4 + [b"1"]
+
+
+def test_the_process_changes_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path says where the log was when it was opened, and goes on to."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with (
+        queue_at(Path("queue")) as q,
+        Channel[bytes]("channel", segment_bytes=100) as ch,
+        Journal("journal") as j,
+        Topics("topics", segment_bytes=4096) as topics,
+    ):
+        topic = topics.topic("orders", 1)
+        monkeypatch.chdir(elsewhere)
+        for i in range(10):
+            q.append(b"%d" % i)
+            ch.tx().send(b"%d" % i * 50)
+            j.append(b"%d" % i).result()
+            topic.publish(b"%d" % i * 1000).wait()
+        assert [m.payload for m in q.tailer()] == [b"%d" % i for i in range(10)]
+        assert ch.rx("all").recv_many(100) == [b"%d" % i * 50 for i in range(10)]
+        assert [m.payload for m in topic.tailer()] == [b"%d" % i * 1000 for i in range(10)]
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_a_tailer_does_not_take_what_was_moved_for_damage(tmp_path: Path, on_corrupt: OnCorrupt) -> None:
+    here, there = tmp_path / "log", tmp_path / "moved"
+    with queue_at(here) as q:
+        q.append_batch([b"0", b"1", b"2", b"3"])
+        q.append(b"4")
+        t = q.tailer(on_corrupt=on_corrupt)
+        assert len(t.read_batch(2)) == 2
+        here.rename(there)
+        assert [m.payload for m in t.read_batch(2)] == [b"2", b"3"]
+        with pytest.raises(FilesMissing, match="moved"):
+            t.read()
+        there.rename(here)
+        assert [m.payload for m in t] == [b"4"]
+        assert t.losses == []

@@ -85,13 +85,15 @@ class LogReader:
     def _seek_time(self, us: int) -> None:
         now = self.log.active()
         for info in self._ordered():
-            if info.last_us >= us:
+            if info.last_us >= us or not info.last_us:  # not known: what is known of those before it counts
                 seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base, listed=True)
                 place = seg.times.first_at(us, info.count)
                 if place < info.count:
                     self.seek(info.base + place)
                     return
-        seg = ReadSegment(self.log.path, self.log.fmt, now.segment, now.base)
+        seg = ReadSegment(self.log.path, self.log.fmt, now.segment, now.base, listed=True)
+        if not len(seg.data) and self.log.active().segment != now.segment:
+            raise RecordGone(f"{self.log.path}: {seg.paths.data} was left and removed meanwhile")
         self.seek(now.base + seg.times.first_at(us, now.next - now.base))
 
     def _ordered(self) -> list[SegmentInfo]:
@@ -127,11 +129,18 @@ class LogReader:
         seg = self._segment
         if seg is None or seg.id != info.id or self._has_grown(seg, info):
             self.records.detach()
-            seg = ReadSegment(self.log.path, self.log.fmt, info.id, info.base, listed=True)
+            seg = self._read(info.id, info.base)
             if not len(seg.data) and info.id != self.log.active().segment and info.id not in self.log.finished():
                 return False
         self._attach(seg, Place(seg.start, seg.base), info)
         return True
+
+    def _read(self, segment_id: int, base: int) -> ReadSegment:
+        """A segment that is listed. If there is no file the log may have been moved: then nothing of it is damaged."""
+        seg = ReadSegment(self.log.path, self.log.fmt, segment_id, base, listed=True)
+        if not len(seg.data) and self.log.page is not None and self.log.control is not None:
+            self.log.control.check_here()
+        return seg
 
     def _has_grown(self, seg: ReadSegment, info: SegmentInfo) -> bool:
         """Whether files are longer than when they were mapped, or their map may end within a record."""
@@ -189,13 +198,14 @@ class LogReader:
 
     def read_batch(self, n: int) -> list[Message]:
         """Up to `n` records; fewer only at the end, or before a damaged one, at which the next call raises."""
-        start = self.position
+        start, known = self.position, len(self.losses)
         try:
             return self.records.read_batch(min(n, MAX_NUMBER))
         except PenstockError:
-            done = self.position - start
+            done = self.position - start - sum(loss.last + 1 - loss.first for loss in self.losses[known:])
             if done <= 0:
                 raise
+            del self.losses[known:]  # they are met again
             self.seek(start)
             return self.records.read_batch(done)
 
@@ -223,7 +233,7 @@ class LogReader:
 
     def _more(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
         if at.position >= len(seg.data) or self._has_grown(seg, info):
-            reread = ReadSegment(self.log.path, self.log.fmt, seg.id, seg.base, listed=True)
+            reread = self._read(seg.id, seg.base)
             at = Place(max(at.position, reread.start), at.sequence)  # it had no file yet, and so no header
             if at.position >= len(reread.data):
                 self._ends = Place(info.end, info.next)

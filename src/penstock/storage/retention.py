@@ -22,14 +22,21 @@ def expired(log: Log, retention: Retention, held: Held | None = None) -> list[Se
     finished = sorted((s for s in log.finished().values() if s.sealed and s.id < now.segment), key=lambda s: s.id)
     total = now.end + sum(s.end for s in finished)
     out = []
-    for info in finished:
+    for i, info in enumerate(finished):
         too_much = retention.max_bytes is not None and total > retention.max_bytes
-        too_old = retention.max_age_s is not None and info.last_us < files.now_us() - retention.max_age_s * 1e6
+        too_old = retention.max_age_s is not None and _is_old(finished[i:], retention.max_age_s)
         if not (too_much or too_old) or _is_held(log, retention, info, held):
             break
         out.append(info)
         total -= info.end
     return out
+
+
+def _is_old(infos: list[SegmentInfo], max_age_s: float) -> bool:
+    """Whether the first of these segments has no younger records. After a power cut the time of its last one may not be known: it is no
+    later than those in the segments behind it."""
+    last_us = next((info.last_us for info in infos if info.last_us), None)
+    return last_us is not None and last_us < files.now_us() - max_age_s * 1e6
 
 
 def _is_held(log: Log, retention: Retention, info: SegmentInfo, held: Held | None = None) -> bool:

@@ -558,11 +558,18 @@ class ReadSegment:
         return self.place_before(last, end.position)
 
     def anchor_after(self, position: int, end: Place) -> Place:
-        """The nearest known place behind a byte: an index entry that leads to the next one, or where the segment ends."""
+        """The nearest known place behind a byte: an index entry that leads to the next one, or that the one before it leads to, or where
+        the segment ends."""
         self.index.refresh()
+        first = Place(self.start, self.base)
         for i in range(self.index.after(position), self.index.count):
             place = self._entry(i, end.position)
+            if place is None or place.position <= position:
+                continue
+            before = self._entry(i - 1, end.position) if i > 1 else first
             after = self._entry(i + 1, end.position) if i + 1 < self.index.count else end
-            if place is not None and place.position > position and after is not None and self._leads(place, after):
+            if after is not None and self._leads(place, after):
+                return place
+            if before is not None and before.position < place.position and self._leads(before, place):
                 return place
         return end

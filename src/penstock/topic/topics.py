@@ -423,7 +423,7 @@ class Topics(AsyncClosable):
             raise ValueError(f'flush must be "fsync" or "none", not {flush!r}')
         if retention is not None and not isinstance(retention, Retention):
             raise TypeError(f"retention must be a Retention, not {retention!r}")
-        self.path = Path(log_dir)
+        self.path = Path(log_dir).absolute()  # the process may change its directory
         self.segment_bytes = segment_bytes
         self.buffering = Buffering(batch, linger_s, buffer_bytes, buffer_messages, flush == "fsync")
         self.retention = retention or Retention()
