@@ -12,7 +12,7 @@ from penstock.channel import Channel
 from penstock.errors import InvalidOption, RecoveryUnfinished
 from penstock.inspect import FormatName, detect
 from penstock.journal import Journal
-from penstock.options import Flush
+from penstock.options import MAX_PARTITIONS, Flush
 from penstock.queue import Queue
 from penstock.topic.topics import Topic, Topics
 
@@ -42,6 +42,10 @@ def appending(
     kind = format_at(path, format)
     if kind != "topic" and (partitions, partition, key) != (None, None, None):
         raise InvalidOption(f"{path}: partitions and keys are for topics, and this is a {kind}")
+    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidOption(f"{path}: a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+    if partition is not None and key is not None:
+        raise InvalidOption(f"{path}: a key and a partition; give one of them, as the key says which partition it is")
     with ExitStack() as stack:
         if kind == "queue":
             queue = stack.enter_context(Queue(path, flush=Flush.each() if durable else None))

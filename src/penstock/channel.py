@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypeVar, cast
+from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from penstock import codecs
 from penstock.codecs import Codec
@@ -294,6 +294,28 @@ class Channel(AsyncClosable, Generic[T]):
     _holder: Holder | None = None
     _offsets: Offsets | None = None
 
+    @overload
+    def __init__(
+        self: Channel[bytes],
+        path: str | os.PathLike[str],
+        codec: None = None,
+        *,
+        segment_bytes: int = ...,
+        crash_consistent: bool = ...,
+        compression: Compression | None = ...,
+        read_only: bool = ...,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        codec: Codec[T] | None = None,
+        *,
+        segment_bytes: int = ...,
+        crash_consistent: bool = ...,
+        compression: Compression | None = ...,
+        read_only: bool = ...,
+    ) -> None: ...
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -311,6 +333,8 @@ class Channel(AsyncClosable, Generic[T]):
         are compressed by `compression`, if it is given.
         """
         self.path = Path(path).absolute()  # the process may change its directory
+        if codec is not None and not all(callable(getattr(codec, does, None)) for does in ("encode", "decode")):
+            raise TypeError(f"codec must be a codec, such as codecs.json(dict), not {codec!r}")
         self.codec: Codec[T] = codec if codec is not None else cast("Codec[T]", codecs.bytes_())
         self.crash_consistent = crash_consistent
         if not isinstance(segment_bytes, int) or not 1 <= segment_bytes <= MAX_FILE_SIZE_BYTES:
@@ -335,7 +359,10 @@ class Channel(AsyncClosable, Generic[T]):
             self._let_go()
             if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            raise ReadOnly(f"{self.path} cannot be written ({error}); open it with read_only=True") from error
+            raise ReadOnly(
+                f"{self.path} cannot be written ({os.strerror(error.errno)}: {error.filename}); check its owner and permissions, or "
+                "open it with read_only=True"
+            ) from error
         except BaseException:
             self._let_go()
             raise
@@ -623,26 +650,26 @@ class Channel(AsyncClosable, Generic[T]):
                 self._offsets.forked()
             self._let_go()
             return
+        if self._log is not None:
+            self._log.check_may_close()
         janitor = self._janitor
         if janitor is not None:
             janitor.stop()
-        with self._turns.turn() as mine:
-            if mine:
-                with self._lock:
-                    self._close()
+        self._turns.once(self._close)
 
     def _close(self) -> None:
-        self._janitor = None
-        for group in [*self._groups.values(), *self._unnamed]:
-            group.close()
-        self._groups.clear()
-        self._dropped.clear()
-        try:
-            log = self._log
-            if log is not None and log.control and not (self._read_only or log.closed or log.control.poison):
-                self._make_durable(log.next_sequence, None)
-        finally:
-            self._let_go()
+        with self._lock:
+            self._janitor = None
+            for group in [*self._groups.values(), *self._unnamed]:
+                group.close()
+            self._groups.clear()
+            self._dropped.clear()
+            try:
+                log = self._log
+                if log is not None and log.control and not (self._read_only or log.closed or log.control.poison):
+                    self._make_durable(log.next_sequence, None)
+            finally:
+                self._let_go()
 
     def _let_go(self) -> None:
         try:

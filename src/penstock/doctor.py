@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import kernel
-from penstock.errors import JavaNotFound, PenstockError
+from penstock.errors import InvalidOption, JavaNotFound, PenstockError
 from penstock.inspect import detect
 from penstock.queue import Queue
 from penstock.spark import java
@@ -77,6 +77,8 @@ def examine(path: str | Path | None = None) -> Diagnosis:
 
 def _where(path: Path) -> Path:
     """The directory to try things in: not within a log, if what is around it lies on the same file system."""
+    if path.exists() and not path.is_dir():
+        raise InvalidOption(f"{path}: a file; a log is a directory, so name one, there yet or not")
     top = next(place for place in (path.absolute(), *path.absolute().parents) if place.is_dir())
     if detect(top) is not None and top.parent.stat().st_dev == top.stat().st_dev:
         return top.parent

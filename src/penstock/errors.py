@@ -264,6 +264,7 @@ _STEPS: Final = {
     errno.EPERM: _CHECK_OWNER,
     errno.EROFS: _CHECK_OWNER,
     errno.EINTR: "try again",
+    errno.EISDIR: "move the directory away: a log has a file of that name",
     errno.ENAMETOOLONG: "choose a shorter path",
     errno.EFBIG: "raise the limit on the size of a file (`ulimit -f`), and try again",
     errno.ENOMEM: "close logs that are not used, or free some memory, and try again",

@@ -512,8 +512,11 @@ class Journal(AsyncClosable):
             log.close()
             self._let_go()
             return
-        with self._turns.turn() as mine:
-            if not mine or log.closed:
+        unwalked = False
+
+        def close() -> None:
+            nonlocal unwalked
+            if log.closed:
                 return
             unwalked = not self._walked and self._has_unwalked()
             try:
@@ -522,6 +525,8 @@ class Journal(AsyncClosable):
                         self._finish_walk()
             finally:
                 self._close(log)
+
+        self._turns.once(close)
         if unwalked:
             warnings.warn(
                 f"{self.path}: the records of earlier sessions were not walked to their end; they stay, and come again at the "

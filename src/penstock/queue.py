@@ -126,7 +126,10 @@ class Queue(AsyncClosable):
         except OSError as error:
             if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            raise ReadOnly(f"{self.path} cannot be written ({error}); open it with read_only=True") from error
+            raise ReadOnly(
+                f"{self.path} cannot be written ({os.strerror(error.errno)}: {error.filename}); check its owner and permissions, or "
+                "open it with read_only=True"
+            ) from error
         self._log = log
         self._flush_each = flush.kind == "each"
         if not read_only:
@@ -239,6 +242,8 @@ class Queue(AsyncClosable):
 
     def close(self) -> None:
         """Sync, give back unused disk, and close. Nothing appended is dropped."""
+        if self._log is not None:
+            self._log.check_may_close()
         janitor = self._janitor
         if janitor is not None:
             janitor.stop()

@@ -487,3 +487,10 @@ def test_an_option_that_cannot_be_is_refused_and_nothing_is_made(path: Path, opt
 def test_a_shared_receiver_needs_a_name(path: Path) -> None:
     with Channel(path) as ch, pytest.raises(ValueError, match="give them one"):
         ch.rx(shared=True)
+
+
+@pytest.mark.parametrize("codec", ["json", dict, codecs.json, 5])
+def test_what_is_no_codec_is_refused_before_anything_is_made(path: Path, codec: Any) -> None:
+    with pytest.raises(TypeError, match=r"codec must be a codec, such as codecs\.json\(dict\), not "):
+        Channel(path, codec)
+    assert not path.exists()

@@ -68,6 +68,24 @@ def test_a_topic(run: Run, tmp_path: Path) -> None:
     assert run("append", tmp_path / "q", "--format", "queue", "--key", "a", input=b"").exit_code == 2
 
 
+@pytest.mark.parametrize("options", ["--partitions 0", "--partitions -5", "--partitions 5000", "--partition 0 --key a"])
+@pytest.mark.parametrize("there", [False, True])
+def test_what_no_topic_can_have_is_wrong_use(run: Run, tmp_path: Path, options: str, there: bool) -> None:
+    path = tmp_path / "topics" / "orders"
+    if there:
+        assert run("append", path, "--format", "topic", input=b"a\n").exit_code == 0
+    told = run("append", path, "--format", "topic", *options.split(), input=b"b\n")
+    assert (told.exit_code, told.stderr.startswith(f"penstock: {path}: ")) == (2, True), told.output
+    assert path.exists() == there
+
+
+def test_an_empty_line_is_named(run: Run, path: Path) -> None:
+    told = run("append", path, "--format", "queue", input=b"a\nb\n\nc\n")
+    assert told.exit_code == 1
+    assert "; record 3 of the input is empty; record 1 of the input and what follows was not appended" in told.stderr
+    assert payloads(path) == []
+
+
 def test_a_journals_lines_are_a_group(run: Run, path: Path) -> None:
     assert run("append", path, "--format", "journal", input=b"a\nb\n").exit_code == 0
     assert run("append", path, input=b"c\n").exit_code == 0

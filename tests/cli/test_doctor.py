@@ -53,6 +53,12 @@ def test_a_place_that_is_not_there_yet_and_a_log(path: Path) -> None:
     assert sorted(path.rglob("*")) == before
 
 
+def test_no_log_can_be_where_a_file_is(run: Run, path: Path) -> None:
+    path.write_bytes(b"x")
+    told = run("doctor", path)
+    assert (told.exit_code, told.stderr.startswith(f"penstock: {path}: a file; ")) == (2, True), told.output
+
+
 @pytest.mark.parametrize(
     ("call", "does", "check"),
     [

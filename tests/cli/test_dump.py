@@ -87,6 +87,25 @@ def test_what_is_no_file_is_not_replaced_by_one(run: Run, path: Path, tmp_path: 
     assert stat.S_ISFIFO((tmp_path / "fifo").stat().st_mode)
 
 
+@pytest.mark.parametrize("name", ["manifest", "new"])
+def test_no_file_of_the_log_is_replaced(run: Run, path: Path, name: str) -> None:
+    with Queue(path) as q:
+        q.append(b"x")
+    before = (path / "manifest").read_bytes()
+    told = run("dump", path, "--output", path / name)
+    assert (told.exit_code, "lies in the log" in told.stderr) == (2, True), told.output
+    assert (path / "manifest").read_bytes() == before
+    assert not (path / "new").exists()
+
+
+def test_a_directory_that_is_not_there_is_named(run: Run, path: Path, tmp_path: Path) -> None:
+    with Queue(path) as q:
+        q.append(b"x")
+    told = run("dump", path, "--output", tmp_path / "none" / "out")
+    assert told.exit_code == 2
+    assert f"there is no directory {tmp_path / 'none'}; " in told.stderr
+
+
 def test_several_logs_are_named(run: Run, tmp_path: Path) -> None:
     for name in ("a", "b"):
         with Queue(tmp_path / "logs" / name) as q:

@@ -34,7 +34,7 @@ def test_first_it_is_said_and_then_done(run: Run, path: Path) -> None:
     before = tree(path)
     told = run("repair", path)
     assert told.exit_code == 1
-    assert "1 steps would be done" in told.stdout
+    assert "1 steps would be done\nnothing was changed; `--apply` does it\n" in told.stdout
     assert tree(path) == before
     (step,) = json.loads(run("repair", path, "--json").stdout)["steps"]
     assert (step["finding"]["kind"], step["finding"]["first"], step["finding"]["last"]) == ("record", 50, 50)

@@ -34,6 +34,12 @@ def test_every_command_has_json(command: str) -> None:
     assert "json" in COMMANDS[command].__annotations__
 
 
+def test_help_is_wrapped_where_the_terminal_ends() -> None:
+    words = " ".join(shell("tail --help", COLUMNS="100").stdout.split("\n\n")[0:9]).splitlines()
+    [at] = [i for i, text in enumerate(words) if "Partitions and logs are" in text]
+    assert "merged by time" in words[at]
+
+
 def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = f"{shlex.join(COMMAND)} {line}"
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env={**os.environ, **env})
@@ -59,6 +65,18 @@ def test_nobody_reads_what_is_printed(tmp_path: Path, line: str) -> None:
     with Queue(tmp_path / "q") as q:
         q.append(b"x")
     assert unread(line.replace("{}", str(tmp_path / "q"))) == (0, b"")
+
+
+@pytest.mark.parametrize("line", ["info {}", "info {} --json", "tail {}", "dump {}", "verify {}", "--help"])
+def test_what_is_printed_goes_to_a_full_disk(tmp_path: Path, line: str) -> None:
+    """A dump that is cut short there must not look whole."""
+    with Queue(tmp_path / "q") as q:
+        q.append(b"x")
+    told = shell(f"{line.replace('{}', str(tmp_path / 'q'))} >/dev/full")
+    assert told.returncode == 1
+    assert told.stderr == (
+        "penstock: stdout cannot be written: No space left on device; what was printed is not whole\n"
+    )
 
 
 def unread(line: str) -> tuple[int, bytes]:

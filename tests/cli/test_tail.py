@@ -95,7 +95,8 @@ def test_what_payloads_are(run: Run, path: Path) -> None:
     assert lines(run("tail", path)) == ["\\x81\\xa1a\\xc4\x01\\xff"]
     told = run("tail", path, "--as", "json")
     assert told.exit_code == 1
-    assert "offset 0: a payload that" in told.stderr
+    assert told.stderr.startswith(f"penstock: {path}: partition 0: offset 0: a payload that is no json: ")
+    assert told.stderr.endswith("; look at it with `--as hex`\n")
     assert json.loads(lines(run("tail", path, "--json"))[0])["value_base64"] == "gaFhxAH/"
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import stat
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,58 @@ def test_cursors_are_moved_by_names_only(inside: Path) -> None:
         q.append(b"x")
     with pytest.raises(ValueError, match="name"):
         move(inside / "queue", "../x", 0)
+
+
+@pytest.mark.parametrize("what", ["directory", "pipe"])
+@pytest.mark.parametrize("kind", ["queue", "zstd", "journal", "topic"])
+def test_what_is_no_file_is_refused(tmp_path: Path, kind: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of each sort of file: nobody waits for the other end of a pipe, and what is said of a directory is an error of ours."""
+    logs.small(monkeypatch)
+    image, refused = corpus.image(kind), set()
+    names = [name for name in _one_of_each_sort(image) if name in image]
+    for number, name in enumerate(names):
+        for how, work in WORK.items():
+            path = wreck.lay(image, tmp_path / f"{number} {how}", "same")
+            (path / name).unlink()
+            (Path.mkdir if what == "directory" else os.mkfifo)(path / name)
+            with warnings.catch_warnings(), _no_longer_than(20):
+                warnings.simplefilter("ignore", RecoveryUnfinished)
+                try:
+                    work(kind, path)
+                except NotALog as error:
+                    refused |= {Path(name).name} if "no regular file" in str(error) else set()
+                except PenstockError:
+                    pass  # it is as if there were none
+    assert {".lock", "manifest", "metadata.json"} <= refused
+
+
+@pytest.mark.parametrize("kind", ["queue", "zstd", "journal", "topic"])
+def test_a_file_that_only_claims_to_be_long_takes_no_memory_or_time(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each small file in turn: behind what it has there is a hole, longer than any memory."""
+    logs.small(monkeypatch)
+    image = corpus.image(kind)
+    small = [name for name in _one_of_each_sort(image) if name in image and "N" not in corpus.sort_of(name)]
+    assert any(name.endswith("manifest") for name in small)
+    for number, name in enumerate(small):
+        for how, work in WORK.items():
+            path = wreck.lay(image, tmp_path / f"{number} {how}", "same")
+            os.truncate(path / name, 1 << 40)
+            with warnings.catch_warnings(), _no_longer_than(20), suppress(PenstockError):
+                warnings.simplefilter("ignore", RecoveryUnfinished)
+                work(kind, path)
+
+
+@contextmanager
+def _no_longer_than(seconds: int) -> Iterator[None]:
+    def end(*_: object) -> None:
+        pytest.fail("it waits for ever")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -323,6 +323,26 @@ def test_a_full_disk_fails_the_batch_alone(new_rig: NewRig) -> None:
     assert rig.payloads() == [b"before", b"after"]
 
 
+def test_one_behind_one_that_failed_is_counted_with_it(new_rig: NewRig) -> None:
+    """It fails with it. Else whoever was told of that by his own wait asks what was lost, appends that again, and finds that nothing more
+    was, as long as the thread has not come to that one."""
+    rig = new_rig()
+    buffered = rig.buffered(segment_bytes=64)
+    full = os.open("/dev/full", os.O_RDWR)
+    rig.fds.append(full)
+    rig.attach(buffered, data_fd=full)
+    for times in range(1, 101):
+        first, _ = buffered.append(bytes(40))
+        second, _ = buffered.append(bytes(40))  # both do not fit in one; now the first one is due
+        with pytest.raises(OSError, match="could not be put on the disk"):
+            buffered.wait(first)
+        # In plain Python the count comes later, and so does that nothing more joins those that are lost.
+        assert buffered.lost == 2 * times or rig.kernel is reference
+        with pytest.raises(OSError, match="could not be put on the disk"):
+            buffered.wait(second, 60)
+        assert buffered.lost == 2 * times
+
+
 @contextlib.contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -136,6 +136,18 @@ def forget_ledger(patch: Patch) -> None:
     patch.setattr(Ledger, "_settled", lambda self: type(self._load())())
 
 
+def settle_unsynced(patch: Patch) -> None:
+    """That the batch of a process that died is there is noted, and not that it may not be on the disk."""
+    real = Ledger._settled
+
+    def settled(self: Ledger) -> Any:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(self._log, "sync", lambda: 0)
+            return real(self)
+
+    patch.setattr(Ledger, "_settled", settled)
+
+
 def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
     """Until something is found."""
     found = Tried()
@@ -187,6 +199,7 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "cut entries first": (cut_entries_first, lambda yard: failed_syncs(yard, "topic-sink")),
     "trust the killed": (trust_the_killed, lambda yard: second_crashes(yard, "queue", ["append", "append"])),
     "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
+    "settle unsynced": (settle_unsynced, lambda yard: second_crashes(yard, "sink", ["batch"])),
 }
 
 

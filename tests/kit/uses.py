@@ -708,6 +708,12 @@ class SinkUse(Use):
     def open(self) -> None:
         self.q = self._opened(self.path)
 
+    @classmethod
+    def recover(cls, path: Path) -> None:
+        """It asks which batches are there, as a query does that goes on after a crash."""
+        with closing(cls._opened(path)) as q:
+            Ledger(cls._log(q)).highest("query")
+
     def close(self) -> None:
         self.q.close()
 

@@ -238,7 +238,8 @@ for path in (sys.argv[1], sys.argv[2]):
     try:
         Queue(path)
     except ReadOnly as error:
-        assert "cannot be written" in str(error)
+        assert "cannot be written (Permission denied: " in str(error)
+        assert str(error).count("read_only") == 1
     else:
         raise SystemExit(f"{path} was opened for writing")
 print("done")

@@ -719,3 +719,24 @@ def test_close_tells_of_a_sync_that_failed_elsewhere(path: Path, disk: Disk) -> 
         disk.fail = lambda name: False
         with pytest.raises(SyncFailed):
             q.close()
+
+
+@pytest.mark.parametrize("many", [1, 100])
+def test_what_is_appended_while_the_disk_is_at_work_is_not_durable_by_it(
+    path: Path, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it goes on to other files: the next sync is for that."""
+    with Queue(path, file_size=8192) as q:
+        q.append(b"before")
+        real = files.sync
+
+        def at_work(fd: int) -> None:
+            real(fd)
+            monkeypatch.setattr(files, "sync", real)
+            for _ in range(many):
+                q.append(bytes(200))
+
+        monkeypatch.setattr(files, "sync", at_work)
+        assert q.sync() == 1
+        assert q.durable_sequence == 1
+        assert q.sync() == 1 + many

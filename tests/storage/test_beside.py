@@ -4,9 +4,11 @@ sealing beside whoever makes room, looking beside whoever stores.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +20,9 @@ from weakref import WeakSet
 import pytest
 
 from penstock import Channel, Flush, Journal, Queue, Roll, Topics
-from penstock.errors import LogClosed, StorageFailed, SyncFailed
+from penstock.errors import LogBusy, LogClosed, StorageFailed, SyncFailed
+from penstock.storage import closable, files, retention
 from penstock.storage import control as pages
-from penstock.storage import files, retention
 from penstock.storage import log as logs
 from penstock.storage import reader as readers
 from penstock.storage.ledger import Ledger
@@ -241,6 +243,72 @@ def test_a_signals_handler_closes_what_is_just_closed(path: Path, monkeypatch: p
     closing = Ran(opened.close)
     closing.result(20)
     assert again
+    kind(path).close()
+
+
+@pytest.mark.parametrize("kind", [Queue, Channel])
+def test_a_signals_handler_closes_what_is_just_synced(path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    """It would wait for the very sync that it has interrupted: it is told so, and all goes on."""
+    opened = kind(path) if kind is Queue else Channel[bytes](path, crash_consistent=True)
+    append = opened.append if kind is Queue else opened.tx().send
+    append(b"a")
+    real, told = files.sync, []
+
+    def interrupted(fd: int) -> None:
+        monkeypatch.setattr(files, "sync", real)
+        with pytest.raises(LogBusy, match="handler") as busy:
+            opened.close()
+        told.append(busy)
+        real(fd)
+
+    monkeypatch.setattr(files, "sync", interrupted)
+    if kind is Queue:
+        assert opened.sync() == 1
+    append(b"b")
+    assert told
+    opened.close()
+    with kind(path, read_only=True) as again:
+        assert (again.next_sequence if kind is Queue else len(again.rx().recv_many(10))) == 2
+
+
+@pytest.mark.parametrize("kind", [Queue, Channel, Journal, Topics])
+def test_a_close_that_is_interrupted_while_it_takes_its_turn_can_be_made_again(path: Path, kind: Any) -> None:
+    """At once, where the exception is caught and so still there; and nobody waits for what was interrupted."""
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(frame: Any, event: str, arg: object) -> Any:
+        """At one of the moments at which functions of these modules begin or end: there a signal's handler may come."""
+        nonlocal left
+        if frame.f_code.co_filename in (closable.__file__, contextlib.__file__) and event in ("call", "return"):
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise Interrupted
+        return interrupt
+
+    def close() -> bool:
+        """Whether it was interrupted."""
+        opened = kind(path)
+        if kind is Topics:
+            opened.topic("t").publish(b"a").wait()
+        try:
+            sys.settrace(interrupt)
+            try:
+                opened.close()
+            finally:
+                sys.settrace(None)
+        except Interrupted:
+            opened.close()
+            assert not opened._open if kind is Topics else opened.closed
+            Ran(opened.close).result(20)
+            return True
+        return False
+
+    for moment in range(1, 12):
+        left = moment
+        Ran(close).result(60)
     kind(path).close()
 
 

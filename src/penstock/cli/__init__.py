@@ -43,13 +43,25 @@ class _NobodyReads(SystemExit):
     """Ends a command. No error that a library on the way might take for its own to tell."""
 
 
+class _CannotBeWritten(SystemExit):
+    """Ends a command, too, which failed: of what it had to say something is missing."""
+
+
 class _Stdout(io.FileIO):
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # nor may Python tell when it ends
+            self._give_up()
             raise _NobodyReads(0) from None
+        except OSError as error:
+            self._give_up()
+            sys.stderr.write(f"penstock: stdout cannot be written: {error.strerror}; what was printed is not whole\n")
+            raise _CannotBeWritten(1) from None
+
+    def _give_up(self) -> None:
+        """Nor may Python tell when it ends."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
 
 
 def _have_streams() -> None:

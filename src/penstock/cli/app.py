@@ -6,6 +6,7 @@ import typer
 
 from penstock.cli import demo, spark
 from penstock.cli.append import append
+from penstock.cli.arguments import told
 from penstock.cli.bench import bench
 from penstock.cli.compress import compress
 from penstock.cli.convert import convert
@@ -29,7 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(spark.app, name="spark")
 for command in (info, tail, dump, append, verify, repair, cursors, retain, compress, convert, doctor, top, bench):
-    app.command()(command)
+    app.command(help=told(command))(command)
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 
 

@@ -13,7 +13,7 @@ from penstock.cli.arguments import Json
 from penstock.cli.output import FAILED, as_json, errors_told, lasting, size
 from penstock.cli.progress import progress
 from penstock.cli.records import Records
-from penstock.errors import PenstockError
+from penstock.errors import InvalidPayload, PenstockError
 from penstock.inspect import FormatName
 
 _INTERRUPTED: Final = 130
@@ -52,13 +52,16 @@ def append(
         appending(path, format, durable=durable, partitions=partitions, partition=partition, key=raw) as put,
         progress("append", 0, shown=not sys.stdin.isatty()) as advance,
     ):
+        some: list[bytes] = []
         try:
             for some in source:
                 put(some)
                 records, written = records + len(some), written + sum(map(len, some))
                 advance(len(some))
         except PenstockError as error:
-            failed = f"{error}; record {records + 1} of the input and what follows was not appended"
+            empty = some.index(b"") if isinstance(error, InvalidPayload) and b"" in some else None
+            which = f"record {records + empty + 1} of the input is empty; " if empty is not None else ""
+            failed = f"{error}; {which}record {records + 1} of the input and what follows was not appended"
     took = time.monotonic() - started
     if source.left_out_bytes and not failed:
         failed = f"the last {source.left_out_bytes} bytes of the input are no whole record, and were left out"

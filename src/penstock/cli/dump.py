@@ -13,6 +13,7 @@ from penstock.cli.output import WRONG_USE, as_json, errors_told, fail, tell_loss
 from penstock.cli.progress import progress
 from penstock.cli.selection import From, Last, Partitions, Skip, Until, bound, parts_of
 from penstock.cli.showing import As, as_line
+from penstock.errors import InvalidOption
 
 Target = Literal["jsonl", "parquet"]
 
@@ -47,6 +48,11 @@ def dump(
 
     with errors_told():
         parts = parts_of(path, partition)
+        for part in parts:
+            if output is not None and output.resolve().is_relative_to(Path(part.path).resolve()):
+                raise InvalidOption(f"{output}: lies in the log {part.path}; write beside it")
+        if output is not None and not output.parent.is_dir():
+            raise InvalidOption(f"{output}: there is no directory {output.parent}; make it, or write elsewhere")
         named = len({part.path for part in parts}) > 1
         bounds = bound(start), bound(until)
         on_corrupt: Literal["skip", "raise"] = "skip" if skip_damaged else "raise"

@@ -33,6 +33,8 @@ def repair(path: LogPath, apply: Apply = False, json: Json = False) -> None:
             as_json(plan.to_dict())
         else:
             _tell("would be done", plan.steps, plan.beyond)
+            if plan.steps:
+                line("nothing was changed; `--apply` does it")
         if plan.steps or plan.beyond:
             raise typer.Exit(FAILED)
         return

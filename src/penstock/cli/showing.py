@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from penstock import codecs
-from penstock.errors import DecodeError
+from penstock.errors import DecodeError, PenstockError
 from penstock.inspect.rows import Row
 
 Kind = Literal["utf8", "hex", "json", "msgpack"]
@@ -58,7 +58,10 @@ def _value(kind: Kind) -> Callable[[Row], Any]:
         try:
             return codec.decode(row.payload)
         except DecodeError as error:
-            raise error.at(row.offset, row.offset + 1) from None
+            where = f"{row.part.path}: partition {row.part.partition}: offset {row.offset}"
+            raise PenstockError(
+                f"{where}: a payload that is no {kind}: {error.reason}; look at it with `--as hex`"
+            ) from None
 
     return decoded
 

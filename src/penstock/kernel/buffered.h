@@ -67,7 +67,6 @@ typedef struct {
     int spares;
     uint64_t pending, pending_records;  /* bytes, and records, appended and not yet durable */
     uint64_t lost;         /* records of batches that failed */
-    int counted;           /* those of the head are counted already */
     uint64_t syncs;
     int64_t sync_ns;       /* that they took */
     uint64_t finished;     /* batches */
@@ -413,9 +412,13 @@ static void ps_buffered_break(ps_buffered *b, int error) {
     pthread_mutex_unlock(&b->m);
 }
 
-/* A batch failed: those behind it would leave a hole in what was appended, so they fail too. Under `m`. */
+/* The first batch failed: those behind it would leave a hole in what was appended, so they fail too. All are counted in one step: what is
+ * appended later is not lost, and asks whether others were. Under `m`. */
 static void ps_buffered_doom(ps_buffered *b, int error) {
-    for (ps_pile *p = b->head ? b->head->next : NULL; p; p = p->next) p->doom = error;
+    for (ps_pile *p = b->head; p; p = p->next) {
+        if (!p->doom) b->lost += p->count;
+        p->doom = error;
+    }
     b->filling = NULL;                              /* what arrives from here on is another batch */
 }
 
@@ -443,8 +446,7 @@ static int ps_buffered_deliver(ps_buffered *b, int thread) {
     b->pending -= p->bytes;
     b->pending_records -= p->count;
     b->finished++;
-    if (error && !b->counted) b->lost += p->count;
-    b->counted = 0;
+    if (error && !p->doom) b->lost += p->count;
     if (!error) b->marked |= b->sync;
     if (!error && p->state.at) {
         free(b->state.at);

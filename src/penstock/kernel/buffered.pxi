@@ -40,7 +40,7 @@ cdef extern from "buffered.h" nogil:
         void *self
         uint64_t batch_records, most_bytes, most_records, segment_bytes, serial, pending, pending_records, lost, syncs
         int64_t sync_ns, linger_ns
-        int by_mutex, sync, started, stop, deaf, broken, counted
+        int by_mutex, sync, started, stop, deaf, broken
         pthread_mutex_t m
         ps_text state
         int bell[2]
@@ -252,8 +252,6 @@ cdef class Buffered:
             self.last_straw = batch
             ps_buffered_break(&self.b, PS_RAISED)
         pthread_mutex_lock(&self.b.m)
-        self.b.lost += batch.out.count      # in one step with that: what is appended later is not lost, and asks whether others were
-        self.b.counted = 1
         ps_buffered_doom(&self.b, PS_RAISED)
         pthread_mutex_unlock(&self.b.m)
 

@@ -32,7 +32,7 @@ typedef struct ps_pile {
     ps_text state;         /* a copy of its last record of PS_STATE_KIND: made now, since the thread must not fail */
     int64_t born_ns, sync_ns;
     int urgent;            /* do not wait for more */
-    int doom;              /* what failed one before it */
+    int doom;              /* what failed it, or one before it: its records are counted as lost */
     int hollow;            /* it has a record whose head is zero: without a checksum nothing tells it from no record */
 } ps_pile;
 

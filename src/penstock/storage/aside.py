@@ -29,8 +29,9 @@ async def aside(act: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
     from contextvars import copy_context
     from functools import partial
 
-    call = partial(copy_context().run, act, *args, **options)
-    return await asyncio.get_running_loop().run_in_executor(_ours(), call)
+    # Taken out, since the thread would have a hand on it for a moment after it has told what `act` returned.
+    calls = [partial(copy_context().run, act, *args, **options)]
+    return await asyncio.get_running_loop().run_in_executor(_ours(), lambda: calls.pop()())
 
 
 def _ours() -> ThreadPoolExecutor:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -50,15 +49,13 @@ class Closing:
         self.lock = threading.RLock()
         self._at_work = False
 
-    @contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Whether closing is this call's to do, as far as it is not done."""
+    def once(self, close: Callable[[], object]) -> None:
+        """Close, as far as it is not done, unless this very thread is at it. (No context manager of its own: an exception that a signal's
+        handler raises when that was entered, and before what it is for, would keep the turn as long as it is looked at.)"""
         with self.lock:
-            if self._at_work:
-                yield False
-                return
-            self._at_work = True
-            try:
-                yield True
-            finally:
-                self._at_work = False
+            if not self._at_work:
+                try:
+                    self._at_work = True
+                    close()
+                finally:
+                    self._at_work = False

@@ -21,6 +21,7 @@ _VERSION: Final = 1
 _CURSOR: Final = struct.Struct("<8sIIQ")
 _RANGE: Final = struct.Struct("<QQ")
 _HEAD_BYTES: Final = 64
+_MOST_BYTES: Final = 64 << 20  # that are looked at
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
@@ -64,7 +65,7 @@ class Cursors:
     def _read(self, name: str) -> bytes | None:
         try:
             with files.opened(self.path(name)) as fd:
-                return files.read(fd, 0, files.size(fd))
+                return files.read(fd, 0, _MOST_BYTES)
         except FileNotFoundError:
             return None
 

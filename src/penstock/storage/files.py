@@ -66,7 +66,7 @@ _ZEROS: Final = bytes(1 << 20)
 _SEND_BYTES: Final = 1 << 30  # in one call: some systems refuse more than 2 GiB
 
 # What callers ask to know, and no failure of the storage.
-_ANSWERS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, BlockingIOError)
+_ANSWERS: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, BlockingIOError)
 
 _P = ParamSpec("_P")
 _W = TypeVar("_W", int, Path)
@@ -120,26 +120,47 @@ def _telling(call: Callable[Concatenate[_W, _P], _R]) -> Callable[Concatenate[_W
 
 
 def open_read(path: Path) -> int:
-    return _open(path, os.O_RDONLY)
+    return _a_file(path, _open(path, os.O_RDONLY))
 
 
 def open_write(path: Path) -> int:
-    return _open(path, os.O_RDWR)
+    return _a_file(path, _open(path, os.O_RDWR))
 
 
 def create(path: Path, *, exclusive: bool = True) -> int:
     """With the caller's umask, and never to be written by everybody."""
-    return _open(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if exclusive else 0))
+    return _a_file(path, _open(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if exclusive else 0)))
 
 
 def _open(path: Path, flags: int) -> int:
-    """What a link leads to is somebody else's: it is neither read as a log's nor written to."""
+    """What a link leads to is somebody else's: it is neither read as a log's nor written to. Nor is waited for whoever is to come to the
+    other end of a pipe."""
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o664)
+        try:
+            return os.open(path, flags | os.O_NONBLOCK, 0o664)
+        except BlockingIOError:  # a file that another program has leased, and gives back when it is asked to
+            return os.open(path, flags, 0o664)
+    except IsADirectoryError as error:
+        raise _no_file(path) from error
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK) and path.is_symlink():
             raise _a_link(path) from error
         tell(error, path)
+
+
+def _a_file(path: Path, fd: int) -> int:
+    """What was opened, if it is a file: a pipe would be read for ever, and a device is more than it seems."""
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise _no_file(path)
+
+
+def _no_file(path: Path) -> NotALog:
+    return NotALog(
+        f"{path}: no regular file, where a log has one of its own; move it away, or restore the file from a copy"
+    )
 
 
 def _a_link(path: Path) -> NotALog:
@@ -349,7 +370,13 @@ def _next_data(fd: int, offset: int, end: int) -> int:
 
 def holes_from(path: Path, offset: int, end: int) -> int:
     """The byte from which on a file has no block up to `end`, and so nothing but zeros, as far as can be told; `offset` at the least."""
-    with opened(path) as fd, contextlib.suppress(OSError, AttributeError):  # where it cannot be asked
+    with opened(path) as fd:
+        return end_of_data(fd, offset, end)
+
+
+def end_of_data(fd: int, offset: int, end: int) -> int:
+    """The same of an open file."""
+    with contextlib.suppress(OSError, AttributeError):  # where it cannot be asked
         at = offset
         while at < end:
             data = _next_data(fd, at, end)
@@ -542,8 +569,13 @@ def copy_range(source: Path, start: int, end: int, target: Path) -> None:
     with opened(source) as fd:
         out = create(target)
         try:
-            for at in range(start, end, len(_ZEROS)):
-                write(out, read(fd, at, min(end - at, len(_ZEROS))), at - start)
+            at = start
+            while (at := _next_data(fd, at, end)) < end:  # what is a hole stays one
+                part = read(fd, at, min(end - at, len(_ZEROS)))
+                write(out, part, at - start)
+                at += len(part)
+            if size(out) < end - start:
+                truncate(out, end - start)
             sync(out)
         finally:
             close(out)
@@ -595,7 +627,7 @@ def open_to_lock(path: Path, *, make: bool = True, exclusive: bool = False) -> i
     and would keep them."""
     _opening.append(path)
     try:
-        fd = create(path, exclusive=exclusive) if make else open_read(path)
+        fd = create(path, exclusive=exclusive) if make else _open(path, os.O_RDONLY)  # a directory has locks, too
         _lockable.add(fd)
         return fd
     finally:

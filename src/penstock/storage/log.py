@@ -98,6 +98,7 @@ class Log:
         self._mirror = mirror  # where every published end, as such a byte, is stored too
         self._pid = os.getpid()
         self._sync_lock = threading.Lock()
+        self._syncs_in = 0  # the thread that has it
         self._persisted_s = 0.0
         self.manifest = Manifest(self.directory.own / "manifest", read_only=self.read_only)
         self.control: Control | None = None
@@ -378,11 +379,14 @@ class Log:
             if control.poison:
                 raise self.failed(control.poison)
             if control.durable_next < wanted:
+                self._syncs_in = threading.get_ident()
                 try:
                     self._sync_all(control)
                 except SyncFailed:
                     self.note_told()
                     raise
+                finally:
+                    self._syncs_in = 0
         return self.durable_sequence
 
     def failed(self, code: int) -> SyncFailed:
@@ -568,16 +572,25 @@ class Log:
 
     # ---- closing ----
 
+    def check_may_close(self) -> None:
+        """A signal's handler cannot close what it has interrupted in a sync: that would wait for itself."""
+        if self._syncs_in == threading.get_ident():
+            raise LogBusy(
+                f"{self.path}: closed by the handler of a signal that came while this thread syncs it; let the handler raise an "
+                "exception, such as SystemExit, and close the log where that is caught"
+            )
+
     def close(self) -> None:
         """Sync, and if no other process has the log open, give back what is not used and mark it clean."""
         if self.inherited:
             self.closed = True
             return
-        with self._turns.turn() as mine:
-            if mine and not self.closed:
-                self._close()
+        self.check_may_close()
+        self._turns.once(self._close)
 
     def _close(self) -> None:
+        if self.closed:
+            return
         failed = self._fails_untold()
         try:
             if not self.read_only and self.control is not None and not self.control.poison:

@@ -25,6 +25,7 @@ _VERSION: Final = 1
 _HEADER: Final = struct.Struct("<8sIIQ36xI")
 _EDIT: Final = struct.Struct("<IIQQQQqqQ")
 _ROLLED, _SEALED, _RETIRED = 1, 2, 3
+_MOST_BYTES: Final = 256 << 20  # that are looked at: of millions of segments
 _LEAST_FRAME: Final = 4  # no record takes less of its file
 
 
@@ -186,7 +187,12 @@ class Manifest:
     def _read_edits(self) -> None:
         """Take in the edits that there are, up to the last that is whole: one before it that is not is stepped over."""
         start = self._read_to
-        data = files.read(self._fd, start, max(0, files.size(self._fd) - start))
+        size = files.size(self._fd)
+        if size == start:
+            return
+        # What is a hole was never an edit; and of more than that nobody has so many.
+        upto = min(files.end_of_data(self._fd, start, size), _MOST_BYTES)
+        data = files.read(self._fd, start, max(0, upto - start))
         for at in range(0, len(data) - _EDIT.size + 1, _EDIT.size):
             raw = data[at : at + _EDIT.size]
             crc, kind, segment, base, count, end, first_us, last_us, begin = _EDIT.unpack(raw)

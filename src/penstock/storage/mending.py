@@ -141,7 +141,7 @@ class Mending:
         said = None
         if path.exists():
             with files.opened(path) as fd:
-                said = _PARTITIONS.search(files.read(fd, 0, files.size(fd)))
+                said = _PARTITIONS.search(files.read(fd, 0, metadata.MOST_BYTES))
         places = [re.fullmatch(r"\.?partition_([0-9]+)(_segment_.*)?", p.name) for p in self.top.iterdir()]
         return max([int(said[1]) if said else 1, *(int(place[1]) + 1 for place in places if place)])
 

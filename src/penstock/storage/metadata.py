@@ -11,6 +11,7 @@ from penstock.options import MAX_FILE_SIZE_BYTES, MAX_INDEX_INTERVAL, MAX_PARTIT
 from penstock.storage import files
 
 FILE = "metadata.json"
+MOST_BYTES = 1 << 16  # that are looked at
 _MOST = {"file_size": MAX_FILE_SIZE_BYTES, "index_interval": MAX_INDEX_INTERVAL, "partitions": MAX_PARTITIONS}
 
 
@@ -19,7 +20,7 @@ def load(top: Path) -> dict[str, Any] | None:
     path = top / FILE
     try:
         with files.opened(path) as fd:
-            raw = files.read(fd, 0, 1 << 16)
+            raw = files.read(fd, 0, MOST_BYTES)
     except FileNotFoundError:
         return None
     return parse(raw, str(path))

@@ -89,7 +89,7 @@ class Offsets:
                 raise
 
     def _open_map(self) -> None:
-        size = files.size(self._fd) // _SLOT_BYTES * _SLOT_BYTES
+        size = min(files.size(self._fd) // _SLOT_BYTES * _SLOT_BYTES, _MOST_SLOTS // _SLOTS * GROUP_BYTES)
         self._map: mmap.mmap | bytearray | bytes = (
             files.map_read(self._fd, size) if self._read_only else files.map_write(self._fd, size)
         )

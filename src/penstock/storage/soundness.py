@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from penstock.errors import NotALog, UnknownVersion
+from penstock.kernel import layout
 from penstock.storage import files, index, metadata, offsets
 from penstock.storage.control import Control
 from penstock.storage.cursor import Cursors
@@ -78,7 +79,7 @@ def settings(top: Path, fmt: Format) -> Iterator[Flaw]:
         yield Flaw("metadata", path, 0, what, known=False)
         return
     with files.opened(path) as fd:
-        raw = files.read(fd, 0, files.size(fd))
+        raw = files.read(fd, 0, metadata.MOST_BYTES)
     if (
         found["format"] != fmt.NAME
         or set(found) != {"format", "version", *_SETTINGS[fmt.NAME]}
@@ -113,7 +114,7 @@ def is_blank(own: Path) -> bool:
     """Whether nothing is in the control page, which is written last when a log is made. If the log holds no records, its process died over
     that, and nothing is wrong: opening it goes on from there."""
     try:
-        return _is_zeros(own / ".lock")
+        return _begins_with_zeros(own / ".lock")
     except FileNotFoundError:
         return False
 
@@ -124,9 +125,9 @@ def was_opened(top: Path, fmt: Format, own: Path) -> bool:
     return any(files.exists(own / name) for name in (".lock", "manifest")) or bool(list_segments(top, fmt))
 
 
-def _is_zeros(path: Path) -> bool:
+def _begins_with_zeros(path: Path) -> bool:
     with files.opened(path) as fd:
-        return not any(files.read(fd, 0, files.size(fd)))
+        return not any(files.read(fd, 0, layout.PAGE_BYTES))
 
 
 def is_unmade(top: Path, fmt: Format) -> bool:
@@ -137,7 +138,9 @@ def is_unmade(top: Path, fmt: Format) -> bool:
     names = [name for name in files.walk(top) if not name.startswith(_MADE_FIRST)]
     if ".lock" in names:
         return not any(name.startswith(_MADE_LAST) for name in names) and not list_segments(top, fmt)
-    return files.exists(top / metadata.FILE) and all(name == "offset" and _is_zeros(top / name) for name in names)
+    return files.exists(top / metadata.FILE) and all(
+        name == "offset" and _begins_with_zeros(top / name) for name in names
+    )
 
 
 def page(own: Path) -> Iterator[Flaw]:

@@ -31,6 +31,7 @@ from penstock.errors import (
     NotALog,
     PayloadTypeError,
     ReadOnly,
+    SettingsMismatch,
 )
 from penstock.formats import topic as fmt
 from penstock.formats.topic import Partition, check_topic, partition_of
@@ -454,7 +455,10 @@ class Topics(AsyncClosable):
                 raise LogNotFound(f"{path}: no such topic; there are {', '.join(self.topics()) or 'none'}")
             given = {} if partitions is None else {"partitions": partitions}
             default = {"partitions": _count_partitions(path), "index_interval": INDEX_INTERVAL}
-            settings = settle(path, Partition(0), given, default, _checked, read_only=self.read_only)
+            try:
+                settings = settle(path, Partition(0), given, default, _checked, read_only=self.read_only)
+            except SettingsMismatch as error:
+                raise SettingsMismatch(f"{error}; Topic.add_partitions can make them more") from None
             if found is None:
                 found = self._open[name] = Topic(self, name, settings)
             with found._lock:
@@ -492,18 +496,18 @@ class Topics(AsyncClosable):
         if self._pid != os.getpid():
             self._closed = True  # what is open is the parent's
             return
+        self._turns.once(self._close)
+
+    def _close(self) -> None:
         failed: Exception | None = None
-        with self._turns.turn() as mine:
-            if not mine:
-                return
-            with self._lock:
-                self._closed, topics = True, dict(self._open or {})
-            for name, topic in topics.items():
-                try:
-                    topic._close()
-                except Exception as error:
-                    failed = failed or error
-                (self._open or {}).pop(name, None)
+        with self._lock:
+            self._closed, topics = True, dict(self._open or {})
+        for name, topic in topics.items():
+            try:
+                topic._close()
+            except Exception as error:
+                failed = failed or error
+            (self._open or {}).pop(name, None)
         if failed is not None:
             raise failed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from penstock.cli.arguments import told
 from penstock.cli.spark.archive import archive
 from penstock.cli.spark.compress import compress
 from penstock.cli.spark.convert import convert
@@ -14,4 +15,4 @@ from penstock.cli.spark.verify import verify
 
 app = typer.Typer(help="Jobs over logs too big for one process, run by Spark.", no_args_is_help=True)
 for command in (verify, stats, archive, replay, convert, compress, reindex):
-    app.command()(command)
+    app.command(help=told(command))(command)
