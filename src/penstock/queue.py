@@ -159,7 +159,7 @@ class Queue(AsyncClosable):
         `payloads` is a list of bytes-like objects, or a pyarrow binary or string array (or chunked array) without nulls.
         """
         log = self._open_log()
-        if isinstance(payloads, str | bytes | bytearray | memoryview):
+        if isinstance(payloads, str | bytes | bytearray | memoryview) or not hasattr(payloads, "__len__"):
             raise PayloadTypeError(f"append_batch takes a list of payloads, not one {type(payloads).__name__}")
         arrow = arrow_buffers(payloads)
         if len(payloads) == 0:

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,10 @@ def test_nothing_heavy_is_imported_to_begin_with() -> None:
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_json(command: str) -> None:
     assert "json" in COMMANDS[command].__annotations__
+
+
+def test_the_version_is_told() -> None:
+    assert shell("--version").stdout == f"penstock {version('penstock')}\n"
 
 
 def test_help_is_wrapped_where_the_terminal_ends() -> None:

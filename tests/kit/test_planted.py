@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock import channel
+from penstock import channel, journal
 from penstock.kernel.reference import writer
 from penstock.storage import buffered, companion, files, growing, log, recovery, span
 from penstock.storage.control import Control, Mark
@@ -148,6 +148,11 @@ def settle_unsynced(patch: Patch) -> None:
     patch.setattr(Ledger, "_settled", settled)
 
 
+def end_walks_at_once(patch: Patch) -> None:
+    """What was walked over goes before what was appended again meanwhile is on the disk."""
+    patch.setattr(journal.Checkpoint, "result", lambda self, timeout_s=None: None)
+
+
 def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
     """Until something is found."""
     found = Tried()
@@ -198,6 +203,7 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "swallow failed syncs of a topic": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "topic")),
     "cut entries first": (cut_entries_first, lambda yard: failed_syncs(yard, "topic-sink")),
     "trust the killed": (trust_the_killed, lambda yard: second_crashes(yard, "queue", ["append", "append"])),
+    "end walks at once": (end_walks_at_once, lambda yard: crashes(yard, "journal", ["append", "again"])),
     "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
     "settle unsynced": (settle_unsynced, lambda yard: second_crashes(yard, "sink", ["batch"])),
 }

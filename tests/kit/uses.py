@@ -41,6 +41,7 @@ from tests.queue.crash import beyond, payload
 
 # How much is done at a time decides how many states a crash may leave: so little that all of three operations can be looked at.
 INTERVAL = 2
+LINGER_S = 3600.0
 FEWER = 3  # where there are more records, as a channel has it, too
 FILE_SIZE = 8192
 SEGMENT_BYTES = 160
@@ -482,15 +483,16 @@ class Lines:
     before: tuple[tuple[bytes, int], ...] = ()
     after: tuple[tuple[bytes, int], ...] = ()
     between: tuple[tuple[bytes, int], ...] | None = None  # when a walk's end is half done: complete groups go first
+    beside: tuple[tuple[tuple[bytes, int], ...], ...] = ()  # while what is walked over is appended again
 
     def may_be(self, found: tuple[tuple[bytes, int], ...]) -> bool:
         parts = [self.after[:n] for n in range(len(self.before), len(self.after))]
-        return found in (self.before, self.between, self.after, *parts)
+        return found in (self.before, self.between, self.after, *parts, *self.beside)
 
 
 class JournalUse(Use):
     name = "journal"
-    ops = ("append", "many", "checkpoint", "check", "walk", "reopen", "work")
+    ops = ("append", "many", "checkpoint", "check", "walk", "again", "reopen", "work")
     long = (
         *("append", "many", "checkpoint", "append", "checkpoint", "check", "work", "many", "reopen", "append"),
         *("checkpoint", "walk", "append", "checkpoint", "check", "many", "work"),
@@ -558,6 +560,28 @@ class JournalUse(Use):
         must(got == had, "a walk gives what is there", got, had)
         incomplete = tuple(line for line in had if line[1] > self.j.current)
         self._doing((), lambda: list(walk), incomplete)
+
+    def again(self) -> None:
+        """The same, and each is appended again and not waited for: the walk's end does that, before what it went over goes."""
+        if not self._lines.after:
+            self.walk()
+            return
+        self.close()
+        self.j = Journal(self.path, linger_s=LINGER_S)  # so that nothing is written before it is waited for
+        path, wait = self.j._path, self.j._path.wait
+
+        def wait_and_hurry(batch: kernel.Batch, timeout_s: float | None = None) -> bool:
+            path.appends.flush()
+            return wait(batch, timeout_s)
+
+        path.wait = wait_and_hurry  # type: ignore[method-assign]
+        had = self._lines.after
+        new = tuple((p, self.j.current + 1) for p, _ in had)
+        incomplete = tuple(line for line in had if line[1] > self.j.current)
+        self._lines = Lines(had, new, (*incomplete, *new), tuple((*had, *new[:n]) for n in range(len(new) + 1)))
+        for record in self.j.recovered():
+            self.j.append(record.payload)
+        self._lines = Lines(new, new)
 
     def work(self) -> None:
         self.j._janitor.look_again()

@@ -168,6 +168,12 @@ def test_one_bad_payload_refuses_the_whole_batch(path: Path, bad: Any, error: ty
         assert q.append(b"a") == 0
 
 
+@pytest.mark.parametrize("payloads", [b"one", "text", None, 5, iter([b"a"])])
+def test_a_batch_is_a_list(path: Path, payloads: Any) -> None:
+    with Queue(path) as q, pytest.raises(PayloadTypeError, match="takes a list of payloads, not one"):
+        q.append_batch(payloads)
+
+
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()], ids=str)
 def test_arrow_arrays_are_batches(path: Path, kind: pa.DataType) -> None:
     wanted = [b"%d" % i * (i + 1) for i in range(50)]

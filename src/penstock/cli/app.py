@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from penstock.cli import demo, spark
@@ -14,6 +17,7 @@ from penstock.cli.cursors import cursors
 from penstock.cli.doctor import doctor
 from penstock.cli.dump import dump
 from penstock.cli.info import info
+from penstock.cli.output import line
 from penstock.cli.repair import repair
 from penstock.cli.retain import retain
 from penstock.cli.tail import tail
@@ -34,6 +38,15 @@ for command in (info, tail, dump, append, verify, repair, cursors, retain, compr
 app.command(context_settings=demo.PASSED_ON)(demo.demo)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        line(f"penstock {version('penstock')}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version.")]
+
+
 @app.callback()
-def penstock() -> None:
+def penstock(version: Version = False) -> None:
     """An embedded, crash-safe, append-only log."""

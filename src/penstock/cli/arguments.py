@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-LogPath = Annotated[Path, typer.Argument(metavar="PATH", help="A log, a topic, or a directory of logs.")]
+LogPath = Annotated[
+    Path, typer.Argument(metavar="PATH", help="A log, a topic, or a directory that has logs or topics directly in it.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
