@@ -38,7 +38,8 @@ def calls(yard: Yard, use: str, kind: str) -> int:
 def faults(yard: Yard, use: str, every: int, start: int, *kinds: str) -> Iterator[Fault]:
     """Every n-th call of each kind, or of these, once and for good."""
     for kind in kinds or KINDS:
-        for nth in range(1 + start % every, calls(yard, use, kind) + 1, every):
+        count = calls(yard, use, kind)
+        for nth in range(1 + start % max(1, min(every, count)), count + 1, every):  # one of each kind at least
             yield Fault(kind, nth)
             yield Fault(kind, nth, for_good=True)
 

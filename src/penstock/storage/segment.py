@@ -558,8 +558,8 @@ class ReadSegment:
         return self.place_before(last, end.position)
 
     def anchor_after(self, position: int, end: Place) -> Place:
-        """The nearest known place behind a byte: an index entry that leads to the next one, or that the one before it leads to, or where
-        the segment ends."""
+        """The nearest known place behind a byte: an index entry that leads to the next one, or that the one before it leads to and behind
+        which a record can be read; or where the segment ends."""
         self.index.refresh()
         first = Place(self.start, self.base)
         for i in range(self.index.after(position), self.index.count):
@@ -570,6 +570,16 @@ class ReadSegment:
             after = self._entry(i + 1, end.position) if i + 1 < self.index.count else end
             if after is not None and self._leads(place, after):
                 return place
-            if before is not None and before.position < place.position and self._leads(before, place):
+            known = before is not None and before.position < place.position and self._leads(before, place)
+            if known and self._is_readable(place, end):
                 return place
         return end
+
+    def _is_readable(self, place: Place, end: Place) -> bool:
+        """Whether any record is whole, up to where a length is broken or the next index entry is. Zeros prove nothing."""
+        found = self.scan(place.position, end.position, self.index.interval, False, every=1)
+        return any(
+            any(self.data[at : at + self.spec.overhead])
+            and self.scan(at, end.position, 1, first=place.sequence + i).count
+            for i, at in enumerate(found.points[: found.count])
+        )
