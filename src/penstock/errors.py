@@ -15,6 +15,7 @@ PenstockError
 ├── JavaNotFound                      Spark needs Java, and there is none
 ├── LogNotFound                       no log at that path
 ├── NotALog                           the path, or a file in it, is something else
+│   └── CorruptSettings               the settings of a log, in metadata.json, are damaged
 ├── UnknownVersion                    written by a newer Penstock
 ├── SettingsMismatch                  opened with other fixed settings than it was made with
 ├── UnsupportedFileSystem             it cannot hold the durability contract
@@ -110,6 +111,10 @@ class LogNotFound(PenstockError):
 
 class NotALog(PenstockError):
     """The path, or a file in it, is not what a log is made of."""
+
+
+class CorruptSettings(NotALog):
+    """The `metadata.json` of a log does not say what it should."""
 
 
 class UnknownVersion(PenstockError):

@@ -244,3 +244,18 @@ def test_names_in_brackets_are_names(run: Callable[..., Result], tmp_path: Path)
     assert told.exit_code == 0, told.output
     assert "[/red]/orders[old]" in told.output.replace("\n", "")
     assert "orders[old]" in run("cursors", path).output
+
+
+@pytest.mark.parametrize("command", ["info", "tail", "append"])
+def test_damaged_settings_are_damage(run: Run, path: Path, command: str) -> None:
+    with Queue(path) as q:
+        q.append(b"x")
+    (path / "metadata.json").write_text("{")
+    told = run(command, path, input=b"y\n") if command == "append" else run(command, path)
+    assert (told.exit_code, "metadata.json: not JSON" in told.stderr, "penstock repair" in told.stderr) == (
+        1,
+        True,
+        True,
+    )
+    assert run("repair", path, "--apply").exit_code == 0
+    assert run("info", path).exit_code == 0

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 
 import typer
 
-from penstock.errors import InvalidOption, InvalidTopic, LogNotFound, NotALog, PenstockError
+from penstock.errors import CorruptSettings, InvalidOption, InvalidTopic, LogNotFound, NotALog, PenstockError
 from penstock.inspect import Part
 from penstock.storage.damage import Loss
 from penstock.times import utc
@@ -34,6 +34,8 @@ def errors_told() -> Iterator[None]:
     """What Penstock raises on purpose is a line on stderr, not a traceback."""
     try:
         yield
+    except CorruptSettings as error:
+        fail(str(error))
     except (InvalidOption, InvalidTopic, LogNotFound, NotALog) as error:
         fail(str(error), WRONG_USE)
     except (PenstockError, OSError) as error:

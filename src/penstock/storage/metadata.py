@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import NotALog, SettingsMismatch, UnknownVersion
+from penstock.errors import CorruptSettings, NotALog, SettingsMismatch, UnknownVersion
 from penstock.options import MAX_FILE_SIZE_BYTES, MAX_INDEX_INTERVAL, MAX_PARTITIONS
 from penstock.storage import files
 
 FILE = "metadata.json"
+STEP = "restore it from a copy, or have `penstock repair` make it anew from the files beside it"
 MOST_BYTES = 1 << 16  # that are looked at
 _MOST = {"file_size": MAX_FILE_SIZE_BYTES, "index_interval": MAX_INDEX_INTERVAL, "partitions": MAX_PARTITIONS}
 
@@ -31,9 +32,9 @@ def parse(raw: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(raw)
     except (RecursionError, ValueError) as error:
-        raise NotALog(f"{where}: not JSON ({error}); restore it from a copy") from error
+        raise CorruptSettings(f"{where}: not JSON ({error}); {STEP}") from error
     if not isinstance(found, dict) or not isinstance(found.get("format"), str):
-        raise NotALog(f"{where}: not a log's metadata; restore it from a copy")
+        raise CorruptSettings(f"{where}: not a log's metadata; {STEP}")
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import LogNotFound, NotALog, UnsupportedFileSystem
+from penstock.errors import CorruptSettings, LogNotFound, NotALog, UnsupportedFileSystem
 from penstock.storage import dropping, files, index, metadata
 from penstock.storage.listing import list_segments
 from penstock.storage.segment import Format, SegmentPaths, map_data
@@ -85,7 +85,7 @@ def _sane(path: Path, check: Callable[[Settings], Settings], settings: Settings)
         if missing := [name for name, value in settings.items() if value is None]:
             raise ValueError(f"{missing[0]} is null")
     except (KeyError, ValueError) as error:
-        raise NotALog(f"{path / metadata.FILE}: {error}; restore it from a copy") from error
+        raise CorruptSettings(f"{path / metadata.FILE}: {error}; {metadata.STEP}") from error
     return settings
 
 

@@ -512,7 +512,7 @@ class Topics(AsyncClosable):
             raise failed
 
     def __del__(self) -> None:
-        if self._open and not self._closed and self._pid == os.getpid() and not self.read_only:
+        if self._open and self._pid == os.getpid() and not self.read_only:  # also of a close that was interrupted
             warnings.warn(f"unclosed topics {str(self.path)!r}", ResourceWarning, stacklevel=2)
             close_dropped(self.path, self.close)
 
