@@ -198,6 +198,8 @@ def test_what_an_exception_fails_is_counted_before_more_is_taken(new_rig: NewRig
     shares a processor, and comes last."""
     all_of_them, interval_s = os.sched_getaffinity(0), sys.getswitchinterval()
     one = {min(all_of_them)}
+    gc.collect()
+    gc.disable()  # what it closes lets go of the GIL
     sys.setswitchinterval(1000)  # it has the GIL until it is out of Python, however long it waits for the processor
     os.sched_setaffinity(0, one)
     try:
@@ -221,6 +223,7 @@ def test_what_an_exception_fails_is_counted_before_more_is_taken(new_rig: NewRig
                 buffered.wait(batch, 60)
             assert buffered.lost == 2
     finally:
+        gc.enable()
         os.sched_setaffinity(0, all_of_them)
         sys.setswitchinterval(interval_s)
 
