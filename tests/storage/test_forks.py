@@ -95,13 +95,17 @@ def test_who_may_write_is_not_kept_by_a_child_when_its_parent_is_killed(
     path: Path, kind: type[Channel[bytes]] | type[Journal]
 ) -> None:
     def die() -> None:
-        kind(path)
+        held = kind(path)
         if os.fork() == 0:
+            os.write(forked, b"x")
             os.read(go, 1)  # lives on, with all that its parent had open
             os._exit(0)
+        os.read(is_forked, 1)  # of the lock it lets go as soon as it runs
+        assert not held.closed
         os.kill(os.getpid(), 9)
 
     go, told = os.pipe()
+    is_forked, forked = os.pipe()
     pid = os.fork()
     if pid == 0:
         die()
@@ -110,8 +114,8 @@ def test_who_may_write_is_not_kept_by_a_child_when_its_parent_is_killed(
         Ran(lambda: kind(path).close()).result(seconds=20)
     finally:
         os.write(told, b"x")
-        os.close(told)
-        os.close(go)
+        for end in (told, go, is_forked, forked):
+            os.close(end)
 
 
 @pytest.mark.parametrize("full", [False, True])
