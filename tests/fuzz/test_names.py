@@ -7,7 +7,7 @@ import pickle
 import signal
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -119,24 +119,31 @@ def _one_of_each_sort(image: Image) -> list[str]:
     return [*{corpus.sort_of(name): name for name in sorted(image)}.values(), *sorted(directories)]
 
 
+def _is_refused(work: Callable[[], object], words: str) -> bool:
+    """Whether it is no log, for that reason. Another error of ours is as if there were none."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecoveryUnfinished)
+        try:
+            work()
+        except NotALog as error:
+            return words in str(error)
+        except PenstockError:
+            pass
+    return False
+
+
 @pytest.mark.parametrize("kind", ["queue", "zstd", "journal", "topic"])
 def test_what_a_link_leads_to_is_not_written(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever file or directory of a log is one: it is refused, or done without."""
     logs.small(monkeypatch)
-    image, refused = corpus.image(kind), set()
+    image, refused = corpus.image(kind), set[str]()
     for number, name in enumerate(_one_of_each_sort(image)):
         for what, work in WORK.items():
             top = tmp_path / f"{number} {what}"
             path = _led_out(image, name, top)
             before = _tree(top / "elsewhere")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RecoveryUnfinished)
-                try:
-                    work(kind, path)
-                except NotALog as error:
-                    refused |= {Path(name).name} if "a link, where a log has its own" in str(error) else set()
-                except PenstockError:
-                    pass  # it is as if there were none
+            if _is_refused(lambda work=work, path=path: work(kind, path), "a link, where a log has its own"):
+                refused.add(Path(name).name)
             assert _tree(top / "elsewhere") == before, (what, name)
     assert {".lock", "manifest", "metadata.json"} <= refused
     assert kind == "journal" or {"cursors", "reader"} & refused
@@ -260,21 +267,16 @@ def test_cursors_are_moved_by_names_only(inside: Path) -> None:
 def test_what_is_no_file_is_refused(tmp_path: Path, kind: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of each sort of file: nobody waits for the other end of a pipe, and what is said of a directory is an error of ours."""
     logs.small(monkeypatch)
-    image, refused = corpus.image(kind), set()
+    image, refused = corpus.image(kind), set[str]()
     names = [name for name in _one_of_each_sort(image) if name in image]
     for number, name in enumerate(names):
         for how, work in WORK.items():
             path = wreck.lay(image, tmp_path / f"{number} {how}", "same")
             (path / name).unlink()
             (Path.mkdir if what == "directory" else os.mkfifo)(path / name)
-            with warnings.catch_warnings(), _no_longer_than(20):
-                warnings.simplefilter("ignore", RecoveryUnfinished)
-                try:
-                    work(kind, path)
-                except NotALog as error:
-                    refused |= {Path(name).name} if "no regular file" in str(error) else set()
-                except PenstockError:
-                    pass  # it is as if there were none
+            with _no_longer_than(20):
+                if _is_refused(lambda work=work, path=path: work(kind, path), "no regular file"):
+                    refused.add(Path(name).name)
     assert {".lock", "manifest", "metadata.json"} <= refused
 
 

@@ -65,7 +65,7 @@ class Cursors:
     def _read(self, name: str) -> bytes | None:
         try:
             with files.opened(self.path(name)) as fd:
-                return files.read(fd, 0, _MOST_BYTES)
+                return files.read(fd, 0, min(files.size(fd), _MOST_BYTES))
         except FileNotFoundError:
             return None
 

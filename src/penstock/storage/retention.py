@@ -24,7 +24,7 @@ def expired(log: Log, retention: Retention, held: Held | None = None) -> list[Se
     out = []
     for i, info in enumerate(finished):
         too_much = retention.max_bytes is not None and total > retention.max_bytes
-        too_old = retention.max_age_s is not None and _is_old(finished[i:], retention.max_age_s)
+        too_old = retention.max_age_s is not None and _is_old(finished, i, retention.max_age_s)
         if not (too_much or too_old) or _is_held(log, retention, info, held):
             break
         out.append(info)
@@ -32,10 +32,10 @@ def expired(log: Log, retention: Retention, held: Held | None = None) -> list[Se
     return out
 
 
-def _is_old(infos: list[SegmentInfo], max_age_s: float) -> bool:
-    """Whether the first of these segments has no younger records. After a power cut the time of its last one may not be known: it is no
+def _is_old(infos: list[SegmentInfo], i: int, max_age_s: float) -> bool:
+    """Whether the i-th of these segments has no younger records. After a power cut the time of its last one may not be known: it is no
     later than those in the segments behind it."""
-    last_us = next((info.last_us for info in infos if info.last_us), None)
+    last_us = next((infos[k].last_us for k in range(i, len(infos)) if infos[k].last_us), None)
     return last_us is not None and last_us < files.now_us() - max_age_s * 1e6
 
 
