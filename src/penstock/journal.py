@@ -474,6 +474,8 @@ class Journal(AsyncClosable):
             retired = max(self._checked, self._recovered_to)
             # What was lost was perhaps appended again from here: then this is still needed.
             made = self._register_if_whole(Checkpoints(retired, self._current), retired)
+        with self._path.told():
+            self._path.appends.flush()  # `linger_s` is for those who append: an open or a close would wait for nothing
         made.result()
         with self._forgetting:
             sessions.forget(self.path)

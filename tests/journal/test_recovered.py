@@ -75,6 +75,20 @@ def test_every_record_of_every_group_that_is_not_retired_comes_in_order(new: New
     assert walked(j) == []
 
 
+def test_a_journal_that_lingers_opens_ends_a_walk_and_closes_at_once(new: New) -> None:
+    """Nobody who appends gains by waiting there."""
+    with new(linger_s=3600.0) as j:
+        fill(j, [b"a"])
+        j.check()
+    j = new(linger_s=3600.0)  # nothing is left to walk over, which is put down
+    j.append(b"b")
+    j.close()
+    j = new(linger_s=3600.0)
+    assert payloads(walked(j)) == [b"b"]
+    assert not kept(j.path)
+    j.close()
+
+
 def test_a_walk_over_many_files_and_long_runs(new: New, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small_files(monkeypatch, 10_000)
     sent: list[tuple[bytes, int]] = []

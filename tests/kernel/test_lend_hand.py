@@ -134,6 +134,32 @@ def test_what_comes_after_one_wrote_is_written_at_once(new_rig: NewRig) -> None:
     assert len(rig.payloads()) == 80
 
 
+def dirty_kb(path: Path) -> int:
+    """How much of a mapped file the system has still to write."""
+    found, within = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.split()[0].endswith(":"):
+            within = line.endswith(str(path))
+        elif within and line.startswith(("Shared_Dirty:", "Private_Dirty:")):
+            found += int(line.split()[1])
+    return found
+
+
+def test_the_mark_of_one_who_wrote_while_the_last_was_put_on_the_disk_gets_there_too(new_rig: NewRig) -> None:
+    """The thread does that after a second, in the midst of a write that takes its time. Nothing else comes then, so it is for this mark
+    that it has to wake again. The system itself looks after half a minute."""
+    rig = new_rig()
+    if not rig.robust or not Path("/proc/self/smaps").exists():
+        pytest.skip("only beside the mutex, and seen only where the system tells what is to be written")
+    buffered, page = rig.buffered(batch_records=1), rig.path / "page"
+    began, large = time.monotonic(), bytes(8 << 20)
+    buffered.wait(buffered.append(b"first")[0])
+    until(lambda: time.monotonic() > began + 0.97, "it is nearly a second")
+    while time.monotonic() < began + 1:
+        buffered.wait(buffered.append(large)[0])
+    until(lambda: not dirty_kb(page), "the last mark is put on the disk", 20)
+
+
 @pytest.mark.parametrize("linger_s", [0.0, 0.001])
 def test_many_who_wait(new_rig: NewRig, linger_s: float) -> None:
     """Each finds his own there, in his order, whoever wrote it; and the end comes while some wait."""

@@ -60,6 +60,7 @@ typedef struct {
     int writing, standing; /* he is in the files; so many wait for him to be out of them */
     int marked;            /* a durable mark was stored that is not on the disk itself */
     int asleep;            /* PS_FOR_… */
+    int planned;           /* it went to sleep with a mark to put on the disk, and will wake for that */
     int broken;            /* errno or PS_RAISED: every batch fails from here on */
     ps_pile *head, *last;  /* batches in order; the head is the one being written or waited for */
     ps_pile *filling;      /* the last one, while records may still join it */
@@ -479,8 +480,8 @@ static int ps_buffered_due(const ps_buffered *b, int64_t *until) {
 static int ps_buffered_lend_hand(ps_buffered *b) {
     int64_t until = INT64_MAX;
     if (!b->by_mutex || b->delivering || !b->head || !ps_buffered_due(b, &until)) return 1;
-    int marked = b->marked, left = ps_buffered_deliver(b, 0);
-    if (left || b->head || b->stop || b->marked != marked) {       /* the thread has something to do, or to plan */
+    int left = ps_buffered_deliver(b, 0);
+    if (left || b->head || b->stop || (b->marked && !b->planned)) {        /* the thread has something to do, or to plan */
         b->asleep = PS_AWAKE;
         pthread_cond_signal(&b->kick);
     } else if (b->asleep == PS_FOR_DELIVERY) {
@@ -536,6 +537,7 @@ static void *ps_buffered_main(void *arg) {
             continue;
         }
         b->asleep = b->delivering ? PS_FOR_DELIVERY : b->head ? PS_FOR_DUE : PS_FOR_ANY;
+        b->planned = b->marked;
         ps_cond_until(&b->kick, &b->m, until);
         b->asleep = PS_AWAKE;
     }
