@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from penstock import codecs
@@ -33,10 +32,12 @@ from penstock.options import (
     MAX_INDEX_INTERVAL,
     Flush,
     Roll,
+    whole_number,
 )
 from penstock.storage import files
 from penstock.storage.aside import aside
 from penstock.storage.closable import AsyncClosable, Closable, Closing
+from penstock.storage.cursor import check_name
 from penstock.storage.dropping import close_dropped
 from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothing
 from penstock.storage.holder import Holder
@@ -49,7 +50,7 @@ from penstock.storage.places import Places
 from penstock.storage.ranges import Ranges
 from penstock.storage.report import Recovery
 from penstock.storage.retention import retire
-from penstock.storage.settings import Settings, settle
+from penstock.storage.settings import Settings, directory_at, settle
 from penstock.storage.shrink import clear_leftovers, clear_orphans, compress_sealed
 from penstock.storage.span import guard_sync
 from penstock.storage.weakly import taken_out, weakly
@@ -256,7 +257,7 @@ class Receiver(Closable, Generic[T]):
     def seek(self, offset: int) -> None:
         """Go on from this offset, which must be a message's first byte, or the end. What was not acknowledged is dropped."""
         self._check_open()
-        self._group.seek(offset)
+        self._group.seek(whole_number("offset", offset))
         if self._durable:
             self._channel._sync_offsets()
 
@@ -332,7 +333,7 @@ class Channel(AsyncClosable, Generic[T]):
         `crash_consistent` every send, recv and ack is on the disk before it returns. Sealed segments that are still needed
         are compressed by `compression`, if it is given.
         """
-        self.path = Path(path).absolute()  # the process may change its directory
+        self.path = directory_at(path)
         if codec is not None and not all(callable(getattr(codec, does, None)) for does in ("encode", "decode")):
             raise TypeError(f"codec must be a codec, such as codecs.json(dict), not {codec!r}")
         self.codec: Codec[T] = codec if codec is not None else cast("Codec[T]", codecs.bytes_())
@@ -445,6 +446,7 @@ class Channel(AsyncClosable, Generic[T]):
                 group = self._make_unnamed(log, ack)
                 self._unnamed.add(group)
                 return Receiver(self, group, None)
+        check_name(name)
         log.appender()
         self._leave_dropped()
         with self._lock:
@@ -507,6 +509,7 @@ class Channel(AsyncClosable, Generic[T]):
     def forget(self, name: str) -> None:
         """Remove a named receiver: what it held back may go."""
         log = self._open_log()
+        check_name(name)
         log.appender()
         self._leave_dropped()
         with self._lock:

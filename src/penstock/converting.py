@@ -68,8 +68,10 @@ def convert(
     Records keep their times. Offsets count from 0. A journal's groups become one.
     """
     parts, place = find(source), Path(target).absolute()
+    check_apart(source, place)
     if files.exists(place) and not (place.is_dir() and not any(place.iterdir())):
         raise InvalidOption(f"{target}: there is something already; give a directory that is not there yet")
+    check_apart(source, _temporary(place))  # it is emptied first
     with _made_whole(place) as temporary:
         counts = {p.topic: 1 + max(q.partition for q in parts if q.topic == p.topic) for p in parts}
         made = []
@@ -87,10 +89,22 @@ def place_of(target: Path, part: Part, *, alone: bool, to: FormatName) -> Path:
     return target if alone or to == "topic" else target / f"{part.topic}-{part.partition}"
 
 
+def check_apart(source: str | Path, target: Path) -> None:
+    """Refuse a target within the source, whose log would then have another one among its files, or the other way round."""
+    here, there = Path(source).resolve(), target.resolve()
+    for inner, outer in ((there, here), (here, there)):
+        if inner.is_relative_to(outer):
+            raise InvalidOption(f"{inner}: the same as {outer}, or within it; give a directory that is beside it")
+
+
+def _temporary(place: Path) -> Path:
+    return place.with_name(f".{place.name}.converting")
+
+
 @contextmanager
 def _made_whole(place: Path) -> Iterator[Path]:
     """A directory that gets its name when all in it is done; what an earlier attempt left goes first."""
-    temporary = place.with_name(f".{place.name}.converting")
+    temporary = _temporary(place)
     files.make_directories(temporary, Path(place.anchor))
     with files.opened_to_lock(temporary) as fd:
         if not files.lock(fd, shared=False, wait=False) or not files.has_name(fd):

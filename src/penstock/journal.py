@@ -47,7 +47,7 @@ from penstock.storage.promise import Bell, Promise
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.retention import retire
 from penstock.storage.session import CHECKPOINT_BYTES, Session
-from penstock.storage.settings import Settings, settle
+from penstock.storage.settings import Settings, directory_at, settle
 from penstock.storage.weakly import weakly
 
 _MANY: Final = 1 << 62
@@ -126,12 +126,12 @@ class Journal(AsyncClosable):
         `buffer_bytes` is how much may be appended and not yet on the disk. `linger_s` is how long the first record of a batch
         waits for more: a batch is larger then, and each of its records later.
         """
-        self.path = Path(path).absolute()  # the process may change its directory
+        self.path = directory_at(path)
         # First of all: an open that fails later has begun a session, and set the last one aside.
         if not isinstance(buffer_bytes, int) or not 1 <= buffer_bytes <= MAX_NUMBER:
             raise ValueError(f"buffer_bytes must be 1 to {MAX_NUMBER}, not {buffer_bytes!r}")
-        if not linger_s >= 0:
-            raise ValueError(f"linger_s must not be negative, and is {linger_s!r}")
+        if not isinstance(linger_s, int | float) or not linger_s >= 0:
+            raise ValueError(f"linger_s must be a number from 0 on, not {linger_s!r}")
         self._holder: Holder | None = None
         self._lock = threading.Lock()  # of what is registered and retired, and the order in which that is written
         self._turns = Closing()

@@ -6,6 +6,7 @@ Roll(size_bytes=1048576, interval_s=3600.0, records=None)
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -26,6 +27,14 @@ TOPIC_BATCH: Final = 500
 TOPIC_LINGER_S: Final = 0.1
 TOPIC_BUFFER_MESSAGES: Final = 100_000
 TOPIC_BUFFER_BYTES: Final = 64 << 20
+
+
+def whole_number(name: str, value: object) -> int:
+    """What a user gives as a number of records or bytes, of whatever type that counts."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def _positive(name: str, value: float) -> None:

@@ -12,7 +12,6 @@ import time
 import warnings
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.errors import PayloadTypeError, ReadOnly
@@ -36,7 +35,7 @@ from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import OnProgress, Recovery
-from penstock.storage.settings import Settings, settle
+from penstock.storage.settings import Settings, directory_at, settle
 from penstock.storage.tailer import At, Tailer
 from penstock.storage.weakly import taken_out
 
@@ -93,7 +92,7 @@ class Queue(AsyncClosable):
         object. `verify_on_startup` checks every checksum of every file; `recovery` then says what it found. A function in
         place of True is told how far it is, as (bytes checked, bytes in all); True says so to the logger "penstock".
         """
-        self.path = Path(path).absolute()  # the process may change its directory
+        self.path = directory_at(path)
         self._appenders: weakref.WeakSet[Appender] = weakref.WeakSet()
         self._options = {
             "file_size": file_size,
@@ -107,6 +106,8 @@ class Queue(AsyncClosable):
         for name, policy, kind in (("roll", roll, Roll), ("flush", flush, Flush), ("retention", retention, Retention)):
             if policy is not None and not isinstance(policy, kind):
                 raise TypeError(f"{name} must be a {kind.__name__}, not {policy!r}")
+        if not isinstance(verify_on_startup, bool) and not callable(verify_on_startup):
+            raise TypeError(f"verify_on_startup must be True, False or a function, not {verify_on_startup!r}")
         flush = flush or Flush.none()
         kept = retention or Retention()
         tidy = (lambda log: retire.apply(log, kept)) if kept.bounded else None

@@ -5,16 +5,18 @@ Random stories of a channel (see story.py), cut at any moment; and the cases tha
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from penstock import SyncFailed
+from penstock import Receiver, SyncFailed
 from penstock.storage import files
+from penstock.storage.offsets import Offsets
 from tests.channel_crash.story import Story, told
 from tests.channel_crash.wreck import (
     Platter,
@@ -291,6 +293,69 @@ def test_ranges_that_reach_the_disk_by_their_name_only_take_no_receiver_with_the
             with open_channel(platter.image(rng, 512).lay(yard.new(), "new")) as other:
                 left = drain(other.rx("team", ack=True))
                 assert left == messages(other) or left == [m for m in messages(other) if m not in (b"1", b"3")]
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises."""
+
+
+@pytest.mark.parametrize("way", ["recv", "recv_many", "cancelled"])
+def test_what_a_call_that_raised_gave_back_is_not_taken_after_a_power_cut(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Also if the call had already put on the disk that it was received."""
+    path, real = yard.keep(), Offsets.sync
+    then: list[Callable[[], object]] = []
+
+    def sync(self: Offsets) -> None:
+        real(self)
+        if then:
+            then.pop()()
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    async def cancelled(rx: Receiver[bytes]) -> None:
+        task = asyncio.ensure_future(anext(aiter(rx)))
+        loop = asyncio.get_running_loop()
+        then.append(lambda: loop.call_soon_threadsafe(task.cancel))  # before the loop is told that it is synced
+        await task
+
+    with watched(path) as platter, open_channel(path, crash_consistent=True) as ch:
+        ch.tx().send_many([b"0", b"1"])
+        rx = ch.rx("reader")
+        monkeypatch.setattr(Offsets, "sync", sync)
+        if way == "cancelled":
+            with pytest.raises(asyncio.CancelledError):
+                asyncio.run(cancelled(rx))
+        else:
+            then.append(interrupt)
+            with pytest.raises(Interrupted):
+                rx.recv() if way == "recv" else rx.recv_many(2)
+        assert not then
+        with open_channel(platter.image().lay(yard.new(), "new")) as other:
+            assert drain(other.rx("reader")) == [b"0", b"1"]
+        assert drain(rx) == [b"0", b"1"]
+
+
+def test_an_ack_beyond_a_gap_takes_back_none_that_closed_one_before(yard: Yard) -> None:
+    """One had returned that the offset says since, in memory: on the disk it was the file of what is beyond gaps that said it."""
+    path = yard.keep()
+    images: list[Image] = []
+    with watched(path) as platter, open_channel(path, crash_consistent=True) as ch:
+        ch.tx().send_many([b"0", b"1", b"2", b"3"])
+        a, b, c, d = (ch.rx("team", ack=True, shared=True) for _ in range(4))
+        assert [rx.recv() for rx in (a, b, c, d)] == [b"0", b"1", b"2", b"3"]
+        b.ack()
+        a._group.ack(a._member, 1)  # as one that waits for the disk, or was interrupted before it
+        platter.before = lambda call: images.append(platter.image())
+        d.ack()
+        platter.before = lambda call: None
+        images.append(platter.image())
+    assert len(images) > 3
+    for image in images:
+        with open_channel(image.lay(yard.new(), "new")) as other:
+            assert b"1" not in drain(other.rx("team", ack=True))
 
 
 # ---- many at once ----

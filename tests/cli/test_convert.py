@@ -10,14 +10,17 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from typer.testing import Result
 
 from penstock import Channel, Journal, Queue, Topics
 from penstock.converting import convert
+from penstock.errors import InvalidOption
 from penstock.inspect import detect, find
 from penstock.inspect.rows import Rows
+from penstock.spark.jobs.convert import convert as by_spark
 from tests.cli.conftest import FORMATS, Live, Terminal, piped
 from tests.spark.conftest import write
 from tests.spark.test_jobs_verify import flip, segments
@@ -141,6 +144,36 @@ def test_wrong_use(run: Run, tmp_path: Path) -> None:
     assert run("convert", tmp_path / "none", tmp_path / "x", "--to", "topic").exit_code == 2
     assert run("convert", tmp_path / "q", tmp_path / "x").exit_code == 2
     assert "Example: penstock convert " in run("convert", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("all/q", "all/q/inside"),
+        ("all/q", "all/q/far/inside"),
+        ("all/q", "link/inside"),
+        ("all/q", "all/q/../q/inside"),
+        ("link", "all/q/inside"),
+        ("all", "all/new"),
+        ("all/q", "all"),
+        ("all/q", "all/q"),
+        (".out.converting", "out"),  # where it would be made, which is emptied first
+    ],
+)
+def test_neither_lies_in_the_other(run: Run, tmp_path: Path, source: str, target: str) -> None:
+    for name in ("all/q", ".out.converting"):
+        with Queue(tmp_path / name, file_size=8192) as q:
+            q.append(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "all" / "q")
+    before = sorted(tmp_path.rglob("*"))
+    told = run("convert", tmp_path / source, tmp_path / target, "--to", "queue")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "or within it; give a directory that is beside it" in told.stderr
+    if source[0] != ".":  # by Spark it is made elsewhere
+        with pytest.raises(InvalidOption, match="or within it"):
+            by_spark(cast(Any, None), tmp_path / source, tmp_path / target, to="queue")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert rows(tmp_path / "all" / "q")[0][1] == rows(tmp_path / ".out.converting")[0][1] == b"x"
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from penstock import Queue
 from tests.cli.conftest import FORMATS, Live, Terminal, piped
 from tests.repair import logs
 
@@ -47,6 +48,37 @@ def test_wrong_use(run: Run, tmp_path: Path) -> None:
     assert missing.stderr == f"penstock: {tmp_path / 'nothing'}: no such directory\n"
     assert run("verify").exit_code == 2
     assert run("verify", tmp_path, "--fast").exit_code == 2
+
+
+def test_logs_further_down_are_named(run: Run, tmp_path: Path) -> None:
+    """A directory has its logs directly in it; the command looks no deeper, and says where there are some."""
+    for name in ("a/b/queue", "a/b/queue/inside", "a/.hidden/queue", "a/b/c/d/too-deep", "z/y/queue"):
+        Queue(tmp_path / "top" / name).close()
+    (tmp_path / "top" / "a" / "loop").symlink_to(tmp_path / "top")
+    told = run("verify", tmp_path / "top" / "a")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == (
+        f"penstock: {tmp_path / 'top' / 'a'}: neither a log nor a directory of logs; there is one further down, b/queue: "
+        "give its path, or the directory that it is in\n"
+    )
+    told = run("verify", tmp_path / "top")
+    assert "; there are some further down, a/b/queue, z/y/queue: give" in told.stderr
+    (tmp_path / "none").mkdir()
+    told = run("verify", tmp_path / "none")
+    assert told.stderr == f"penstock: {tmp_path / 'none'}: neither a log nor a directory of logs\n"
+
+
+def test_no_more_is_looked_at_than_a_look_may_take(run: Run, tmp_path: Path) -> None:
+    """However many directories there are, and names of a few logs are enough."""
+    for i in range(9):
+        Queue(tmp_path / "some" / "a" / f"q{i}").close()
+    told = run("verify", tmp_path / "some")
+    assert "there are some further down, a/q0, a/q1, a/q2 and more: give" in told.stderr
+    for i in range(500):
+        (tmp_path / "many" / f"{i:03}" / "x").mkdir(parents=True)
+    Queue(tmp_path / "many" / "499" / "x" / "queue").close()
+    told = run("verify", tmp_path / "many")
+    assert told.stderr == f"penstock: {tmp_path / 'many'}: neither a log nor a directory of logs\n"
 
 
 def test_help_has_an_example(run: Run) -> None:

@@ -202,8 +202,9 @@ def test_threads_that_wait_for_room_all_get_it(new: New, path: Path) -> None:
 def test_a_bound_that_is_none(path: Path, bad: object) -> None:
     with pytest.raises(ValueError, match="buffer_bytes"):
         Journal(path, buffer_bytes=bad)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="linger_s"):
-        Journal(path, linger_s=-1.0)
+    for linger_s in (-1.0, "long"):
+        with pytest.raises(ValueError, match="linger_s"):
+            Journal(path, linger_s=linger_s)  # type: ignore[arg-type]
     assert not path.exists()
 
 

@@ -84,7 +84,7 @@ class JournalMachine(RuleBasedStateMachine):
             (payload, group, group <= session.current, number)
             for number, session in enumerate(self.sessions)
             for payload, group in session.records
-            if group > self.checked
+            if group > self.checked or group > session.current  # nothing but a walk's end retires an open group
         ]
 
     # ---- what a user does ----

@@ -75,6 +75,33 @@ def test_every_record_of_every_group_that_is_not_retired_comes_in_order(new: New
     assert walked(j) == []
 
 
+def test_an_open_group_is_not_retired_with_a_later_sessions_checkpoint_of_its_number(
+    new: New, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_files(monkeypatch, 60)
+    with new() as j:
+        fill(j, [b"a" * 30])
+        fill(j, [b"b" * 30, b"c" * 30], registered=False)
+    j = new()
+    fill(j, [b"d"])
+    assert (j.check(), j.check().result()) == (1, 2)
+    fill(j, [b"e"], registered=False)
+    leave(j)
+    for _ in range(2):
+        j = new()
+        assert [(r.payload[:1], r.group, r.complete, r.session) for r in itertools.islice(j.recovered(), 3)] == [
+            (b"b", 2, False, 0),
+            (b"c", 2, False, 0),
+            (b"e", 3, False, 1),
+        ]
+        leave(j)
+    j = new()
+    assert len(walked(j)) == 3
+    assert not kept(path)
+    j.close()
+    assert walked(new()) == []
+
+
 def test_a_journal_that_lingers_opens_ends_a_walk_and_closes_at_once(new: New) -> None:
     """Nobody who appends gains by waiting there."""
     with new(linger_s=3600.0) as j:

@@ -150,21 +150,26 @@ def judge(got: list[Record], checked: int, current: int, state: State) -> State:
     for i, session in enumerate(state.sessions):
         if gone and i < state.going:
             continue
+        if session.registering > session.registered:  # the last one's: what was under way is known now
+            session.registered = session.registering = min(session.registering, current)
         count = _judge_session(session, found.get(session.life, []), checked)
         if gone and i + 1 == len(state.sessions) and any(g > checked for _, g in session.copies[count : state.again]):
             raise Broken(
                 f"the walk has ended, and of {state.again} records that were appended before {count} are there"
             )
         copies = session.copies[:count]
-        if any(group > checked for _, group in copies):
+        if any(group > checked or group > session.registered for _, group in copies):
             now.sessions.append(Session(session.life, copies, count, session.registered, session.registering))
     return now
 
 
 def _judge_session(session: Session, got: list[Record], checked: int) -> int:
     """The records of one life; how many of what it appended are there, with those that are retired."""
+    # The open group comes whatever is retired: its number is that of a later life's first checkpoint, too.
     wanted = [
-        (payload(session.life, n, size), n, group) for n, (size, group) in enumerate(session.copies) if group > checked
+        (payload(session.life, n, size), n, group)
+        for n, (size, group) in enumerate(session.copies)
+        if group > checked or group > session.registered
     ]
     where = f"life {session.life}"
     for record, (content, n, group) in zip(got, wanted, strict=False):
@@ -252,7 +257,7 @@ class Life:
     def walk(self, *, most: int = 1 << 62, again: bool = True) -> None:
         """Over what the last ones left, appending it again; to its end, unless that is further than `most`."""
         walk = iter(self.journal.recovered())
-        coming = [r for r in self.coming if r.group >= self.journal.first_unchecked]
+        coming = [r for r in self.coming if r.group >= self.journal.first_unchecked or not r.complete]
         for n, wanted in enumerate(coming):
             if n == most:
                 return

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Channel, CorruptRecord, Journal, NotALog, Queue, Retention, Roll, Topics
+from penstock.repair import apply
 from penstock.retaining import retain
 from tests.support import until
 
@@ -97,7 +98,7 @@ def test_a_copy_in_the_wrong_order_is_told(live: Path) -> None:
     """What says how far the log goes comes last: it then speaks of records that the copy has not. They are named, not left out."""
     lines = lines_of_the_page().splitlines(keepends=True)
     small = next(line for line in lines if line.startswith("cp -p .lock"))
-    large = next(line for line in lines if line.startswith("find "))
+    large = next(line for line in lines if line.startswith("find [0-9]*"))
     swapped = "".join({small: large, large: small}.get(line, line) for line in lines)
 
     def told() -> bool:
@@ -175,3 +176,21 @@ def test_a_copy_of_a_closed_log_is_the_same_log(tmp_path: Path, format: str) -> 
                 if written:
                     orders.publish_many(payloads).wait()
                 assert [m.payload for m in orders.read(0, 0, 200)] == payloads
+
+
+def test_a_copy_of_a_repaired_queue_knows_what_is_lost(tmp_path: Path) -> None:
+    """Its list of losses comes along; and a ledger, if there is one."""
+    with Queue(tmp_path / "orders", file_size=8192) as q:
+        q.append_batch([b"order %03d" % i for i in range(60)])
+    (data,) = (tmp_path / "orders").rglob("*.data")
+    with data.open("r+b") as file:
+        file.seek(data.read_bytes().index(b"order 040"))
+        file.write(b"X")
+    assert apply(tmp_path / "orders").left == ()
+    (tmp_path / "orders" / "ledger").write_bytes(b"as it is")
+    with Queue(tmp_path / "orders") as q:
+        q.append(b"one more")
+        run(lines_of_the_page(), tmp_path)
+    with Queue(tmp_path / "copy") as q:
+        assert [m.sequence for m in q.tailer()] == [i for i in range(61) if i != 40]
+    assert (tmp_path / "copy" / "ledger").read_bytes() == b"as it is"

@@ -21,8 +21,10 @@ from typing import Any
 import pytest
 
 from penstock import (
+    Channel,
     Flush,
     InvalidPayload,
+    Journal,
     LogClosed,
     LogNotFound,
     NotALog,
@@ -33,6 +35,7 @@ from penstock import (
     Retention,
     Roll,
     SettingsMismatch,
+    Topics,
     UnknownVersion,
     UnsupportedFileSystem,
 )
@@ -213,6 +216,64 @@ def test_a_path_that_is_none(bad: Any) -> None:
         Queue(bad)
 
 
+@pytest.mark.parametrize("kind", [Queue, Channel, Topics, Journal])
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [("", "path is empty"), ("nul\0", "NUL"), (None, "path must be"), (5, "path must be"), (b"x", "path must be")],
+)
+def test_a_path_that_is_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Any], object], bad: Any, says: str
+) -> None:
+    """An empty one would be the working directory."""
+    monkeypatch.chdir(tmp_path)
+    with unchanged(tmp_path), pytest.raises((TypeError, ValueError), match=says):
+        kind(bad)
+
+
+def test_the_working_directory_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Queue(".", file_size=8192) as q:
+        assert q.path == tmp_path
+        assert q.append(b"x") == 0
+
+
+@pytest.mark.parametrize("name", [5, b"n", ["n"], "", "a/b"])
+def test_a_name_that_no_reader_can_have(tmp_path: Path, name: Any) -> None:
+    with Queue(tmp_path / "q", file_size=8192) as q, Channel(tmp_path / "c") as c, Topics(tmp_path / "t") as logs:
+        t = logs.topic("t")
+        calls: list[Callable[[], object]] = [
+            lambda: q.tailer(name),
+            lambda: q.forget(name),
+            lambda: c.rx(name),
+            lambda: c.forget(name),
+            lambda: t.tailer(name),
+            lambda: t.group(name),
+            lambda: t.committed(name),
+            lambda: t.forget(name),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"cursor name .*: use 1 to 128 of"):
+                call()
+
+
+@pytest.mark.parametrize("place", ["0", 1.5, [0]])
+def test_a_place_that_is_no_number(tmp_path: Path, place: Any) -> None:
+    with Queue(tmp_path / "q", file_size=8192) as q, Channel(tmp_path / "c") as c, Topics(tmp_path / "t") as logs:
+        t = logs.topic("t")
+        calls: list[Callable[[], object]] = [
+            lambda: q.tailer().seek(place),
+            lambda: q.tailer(direction="backward").seek(place),
+            lambda: c.rx().seek(place),
+            lambda: t.tailer().seek(0, place),
+            lambda: t.read(0, place, 1),
+        ]
+        if not isinstance(place, str):
+            calls.append(lambda: q.tailer(at=place))
+        for call in calls:
+            with pytest.raises(TypeError, match=r"(sequence|offset) must be a whole number, not "):
+                call()
+
+
 def test_what_else_lies_in_the_directory_is_left_alone(path: Path) -> None:
     others = ["notes.tmp", "deep/down/file.tmp", "cake.next", "2026/11/15/readme.tmp", "2026/11/15/x.data.next"]
     for name in others:
@@ -321,6 +382,7 @@ def test_the_same_or_no_settings_are_taken(small: Path) -> None:
         {"roll": Flush.none()},
         {"flush": "each"},
         {"flush": Roll()},
+        {"verify_on_startup": "yes"},
         {"retention": 5},
         {"retention": {"max_bytes": 5}},
         {"rol": Roll()},

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from penstock import LogNotFound, Queue, Roll, Tailer
+from penstock import LogNotFound, Queue, Roll, SyncFailed, Tailer
 from penstock.kernel import NAME
 from penstock.storage import files
 
@@ -125,3 +127,72 @@ def test_a_control_page_that_is_cut_short_or_just_being_made_says_nothing(path: 
             file.unlink()
     with pytest.raises(LogNotFound):
         Queue(path, read_only=True)
+
+
+def unsynced(path: Path) -> None:
+    """60 records of a process that died, the first 20 of them synced."""
+    if (child := os.fork()) == 0:
+        q = Queue(path, file_size=1 << 20)
+        q.append_batch([b"record %d" % i for i in range(20)])
+        q.sync()
+        q.append_batch([b"record %d" % i for i in range(20, 60)])
+        t = q.tailer("worker")
+        t.to_end()
+        t.commit()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_records_that_were_moved_after_a_failed_sync_are_not_read_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, on_corrupt: Literal["raise", "skip"]
+) -> None:
+    unsynced(path)
+    monkeypatch.setattr(files, "boot_id", lambda: b"another boot....")
+    with Queue(path, read_only=True) as reader:
+        t = reader.tailer(on_corrupt=on_corrupt)
+        assert len(t.read_batch(100)) == 60
+
+        def fail(fd: int) -> None:
+            if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".data":
+                raise OSError(errno.EIO, "planted")
+            sync(fd)
+
+        sync = files.sync
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "sync", fail)
+            with pytest.raises(SyncFailed):
+                Queue(path)
+        with Queue(path) as q:
+            assert q.recovery.moved_bytes > 0
+            own = q.tailer(at=60)
+            assert t.read() is None
+            q.append(b"new")
+            assert [m.sequence for m in t] == [m.sequence for m in own] == [60]
+            assert t.losses == []
+            assert len(list(q.tailer())) == len(list(reader.tailer())) == 61
+
+
+def test_a_named_tailer_beyond_what_a_power_cut_left_reads_from_its_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsynced(path)
+    monkeypatch.setattr(files, "boot_id", lambda: b"another boot....")
+    (data,) = path.rglob("*.data")
+    with data.open("r+b") as file:
+        file.seek(data.read_bytes().index(b"record 30"))
+        file.write(bytes(4096))
+    with Queue(path, read_only=True) as reader:
+        end = reader.next_sequence
+        assert 20 <= end < 60
+        t = reader.tailer("worker")
+        assert t.position == end
+        assert t.read() is None
+        with Queue(path) as q:
+            assert q.tailer("worker").position == end
+            q.append(b"new")
+            assert [m.sequence for m in t] == [end]
+            ahead = q.tailer("worker")
+            ahead.to_end()
+            ahead.commit()
+            assert reader.tailer("worker").position == end + 1

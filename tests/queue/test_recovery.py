@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import struct
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -615,3 +616,63 @@ def test_verifying_without_a_function_tells_the_logger(
     with caplog.at_level("INFO", logger="penstock"), Queue(path, verify_on_startup=True):
         pass
     assert "checked 506000 of" in caplog.messages[-1]
+
+
+def times_of(path: Path) -> tuple[Path, list[int]]:
+    """The companion of a queue's only file, and what it says."""
+    (companion,) = path.rglob("*.time")
+    return companion, list(struct.unpack(f"<{(companion.stat().st_size - 64) // 8}q", companion.read_bytes()[64:]))
+
+
+def say_times(companion: Path, times: list[int]) -> None:
+    companion.write_bytes(companion.read_bytes()[:64] + struct.pack(f"<{len(times)}q", *times))
+
+
+def appended_after(
+    path: Path, patch: pytest.MonkeyPatch, change: Callable[[list[int]], list[int]]
+) -> tuple[list[int], int]:
+    """The times that a queue of three records is left with, and that of the next one, after a power cut."""
+    with Queue(path) as q:
+        q.append_batch([b"a", b"b", b"c"])
+    companion, times = times_of(path)
+    say_times(companion, changed := change(list(map(abs, times))))
+    patch.setattr(files, "boot_id", lambda: b"another boot....")
+    with Queue(path) as q:
+        q.append(b"d")
+        return changed, [m.timestamp_us for m in q.tailer()][3]
+
+
+def test_times_go_on_from_the_last_that_a_power_cut_has_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock was ahead by an hour."""
+    ahead = 3_600_000_000
+    times, new = appended_after(path, monkeypatch, lambda us: [us[0], us[1] + ahead, 0])
+    assert new >= times[1]
+
+
+def test_a_time_that_cannot_be_is_not_the_next_ones_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = time.time_ns() // 1000
+    _, new = appended_after(path, monkeypatch, lambda us: [us[0], us[1], us[2] | 1 << 54])
+    assert before <= new <= time.time_ns() // 1000
+
+
+def test_times_go_on_though_the_clock_went_back_by_years(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    years = 3 * 365 * 86_400_000_000
+    times, new = appended_after(path, monkeypatch, lambda us: [t + years for t in us])
+    assert new >= times[2]
+
+
+def test_times_go_on_from_an_earlier_file_where_the_last_one_has_none(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = time.time_ns() // 1000 + 3_600_000_000
+    with Queue(path, roll=Roll.count(2)) as q:
+        for one in (b"a", b"b", b"c"):
+            q.append(one)
+    first, last = sorted(path.rglob("*.time"))
+    say_times(first, [ahead, 0])
+    say_times(last, [0])
+    (path / "manifest").unlink()
+    monkeypatch.setattr(files, "boot_id", lambda: b"another boot....")
+    with Queue(path) as q:
+        q.append(b"d")
+        assert [m.timestamp_us for m in q.tailer()][3] >= ahead

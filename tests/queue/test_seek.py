@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,14 @@ def test_a_backward_tailer_starts_where_it_is_told(many: Queue, at: Any, first: 
     assert t.position == first
     assert [m.sequence for m in t] == list(range(first, -1, -1))
     assert t.read() is None
+
+
+@pytest.mark.parametrize("when", ["now", None, 1.5, 0, date(2026, 1, 1)])
+def test_a_time_that_is_none(many: Queue, when: Any) -> None:
+    t = many.tailer(at=7)
+    with pytest.raises(TypeError, match=r"when must be a datetime, such as datetime.now\(UTC\), not "):
+        t.seek_time(when)
+    assert t.position == 7
 
 
 def test_a_tailer_of_an_empty_queue_waits_at_its_start(path: Path) -> None:

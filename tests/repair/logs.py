@@ -14,6 +14,7 @@ from penstock.formats import journal as journal_format
 from penstock.inspect import Segment, find
 from penstock.kernel import encode
 from penstock.storage.janitor import Janitor
+from penstock.storage.log import Log
 from penstock.testing.state import Boot
 from penstock.topic import topics
 from tests.queue.crash import Image, open_yard
@@ -100,6 +101,31 @@ def closed(kind: str) -> Image:
 def lay(kind: str, path: Path, boot: Boot = "same") -> Path:
     """Such a log, where it is to be."""
     return wreck.lay(closed(kind), path, boot)
+
+
+@cache
+def unclosed(kind: str) -> Image:
+    """The files of a log that its writer has open, with everything on the disk."""
+    images: list[Image] = []
+    close = Log.close
+
+    def look_first(log: Log) -> None:
+        if not log.read_only and not images:
+            log.sync()
+            images.append(wreck.everything(path))
+        close(log)
+
+    with open_yard() as yard, pytest.MonkeyPatch.context() as patch:
+        small(patch)
+        path = yard.new()
+        patch.setattr(Log, "close", look_first)
+        _WRITE.get(kind, lambda at: _channel(at, None if kind == "channel" else kind))(path)
+        return images[0]
+
+
+def lay_open(kind: str, path: Path) -> Path:
+    """Such a log, as a copy that was made while it was written: its control page is exact of the original alone."""
+    return wreck.lay(unclosed(kind), path, "new")
 
 
 def payloads(kind: str) -> dict[int, bytes]:

@@ -17,6 +17,7 @@ from penstock.verify import verify
 from tests.repair import logs
 from tests.repair.test_verify import flip
 
+COUNT = logs.COUNT
 LISTED = {34, 40, 41}  # two damages, in the second segment
 WAS = dict(enumerate(logs.SENT))
 LEFT = {i: payload for i, payload in WAS.items() if i not in LISTED}
@@ -324,3 +325,112 @@ def test_a_task_of_spark_where_a_file_is_gone(path: Path) -> None:
     assert apply(path).left == ()
     again = logs.segments(path)[1]
     assert list(read_piece(Piece(again, again.base, again.next), schema)) == []
+
+
+def test_backward_tries_at_new_damage_tell_no_loss_twice(path: Path) -> None:
+    """40 and 41 are listed; 42, beside them, is not."""
+    repaired("queue", path)
+    break_record(path, 42)
+    with Queue(path) as q:
+        backward = q.tailer(direction="backward", at=43)
+        assert backward.read() is not None
+        for _ in range(3):
+            with pytest.raises(CorruptRecord, match="sequence 42"):
+                backward.read()
+        assert backward.losses == []
+
+
+def test_backward_over_damage_that_retention_removes(path: Path) -> None:
+    logs.lay("queue", path)
+    break_record(path, 41)  # 40, before it, is located already
+    with Queue(path) as q:
+        backward = q.tailer(direction="backward", at=43)
+        assert [m.sequence for m in backward.read_batch(2)] == [43, 42]
+        log = q._open_log()
+        log.seal_finished()
+        for info in sorted(log.finished().values(), key=lambda one: one.id):
+            if info.sealed and info.base <= 41:
+                log.retire(info)
+        assert q.first_sequence > 41
+        assert backward.read() is None
+        assert backward.read() is None
+        backward.to_end()
+        assert [m.sequence for m in backward][-1] == q.first_sequence
+
+
+def without_page(kind: str, path: Path) -> int:
+    """A log whose last file has a listed loss, copied without its control page; what is lost."""
+    logs.lay(kind, path)
+    lost = COUNT - 8
+    break_record(path, lost)
+    assert apply(path).left == ()
+    for page in path.rglob(".lock"):
+        page.unlink()
+    return lost
+
+
+@pytest.mark.parametrize("kind", ["queue", "channel", "topic"])
+def test_a_listed_loss_with_records_behind_it_does_not_end_a_log_that_has_lost_its_control_page(
+    kind: str, path: Path
+) -> None:
+    lost = without_page(kind, path)
+    wanted = {i: payload for i, payload in WAS.items() if i != lost}
+    assert logs.read(kind, path).records == wanted
+    reopened(kind, path)
+    assert logs.read(kind, path).records == wanted
+    assert not list(path.rglob("*.torn"))
+
+
+def reopened(kind: str, path: Path, *payloads: bytes) -> int:
+    """What the first of the new ones has got for a number."""
+    if kind == "queue":
+        with Queue(path, file_size=8192) as q:
+            return [q.next_sequence, *(q.append(payload) for payload in payloads)][0]
+    if kind == "topic":
+        with Topics(path, segment_bytes=1800, linger_s=0) as topics:
+            t = topics.topic("t")
+            return [t.ends()[1], *(t.publish(payload, partition=1).wait() for payload in payloads)][0]  # type: ignore[return-value]
+    with Channel[bytes](path) as c:
+        assert c._log is not None
+        return c._log.next_sequence
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_what_is_listed_of_records_that_a_power_cut_took_says_nothing_of_those_that_get_their_numbers(
+    kind: str, path: Path
+) -> None:
+    """Others have other lengths, and damage to them is new."""
+    lost = without_page(kind, path)
+    last = logs.segments(path)[-1]
+    (listed,) = last.losses
+    with last.paths().data.open("r+b") as data:
+        size = data.seek(0, 2)
+        data.truncate(listed.end)
+        data.truncate(size if kind == "queue" else listed.end)
+    new = [b"new %d" % i * (3 + i) for i in range(8)]
+    assert reopened(kind, path, *new) == lost
+    wanted = {i: payload for i, payload in WAS.items() if i < lost} | {lost + i: p for i, p in enumerate(new)}
+    assert logs.read(kind, path).records == wanted
+    break_record(path, lost)
+    with pytest.raises(CorruptRecord):
+        logs.read(kind, path)
+    report = verify(path)
+    assert [(found.first, found.last) for found in report.findings] == [(lost, lost)]
+    assert apply(path).left == ()
+    del wanted[lost]
+    assert logs.read(kind, path).records == wanted
+
+
+def test_a_log_that_ends_within_a_listed_loss_keeps_what_is_listed_before(tmp_path: Path) -> None:
+    own = LossList(tmp_path)
+    own.add(
+        [Listed("a", 1, 2, 10, 20, "why", 7), Listed("b", 5, 8, 30, 60, "why", 7), Listed("b", 9, 9, 60, 70, "why", 7)]
+    )
+    own.cut(Place(40, 7), "b")
+    assert own.all() == (Listed("a", 1, 2, 10, 20, "why", 7), Listed("b", 5, 6, 30, 40, "why", 7))
+    before = own.path.stat().st_ino
+    own.cut(Place(40, 7), "b")
+    assert own.path.stat().st_ino == before  # nothing was written for nothing
+    own.path.write_text("{")
+    own.cut(Place(0, 0), "b")
+    assert own.path.read_text() == "{"

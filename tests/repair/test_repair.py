@@ -12,6 +12,7 @@ import pytest
 
 from penstock import Channel, LogBusy, Queue, Topics, repair
 from penstock.inspect import Part
+from penstock.inspect.facts import look
 from penstock.repair import apply, plan
 from penstock.storage import checked
 from penstock.verify import verify
@@ -216,3 +217,34 @@ def test_many_logs_at_once(tmp_path: Path) -> None:
     told = apply(tmp_path / "all")
     assert {step.finding.topic for step in told.steps} == {"queue", "channel"}
     assert verify(tmp_path / "all", deep=True).findings == ()
+
+
+@pytest.mark.parametrize("kind", logs.KINDS)
+def test_what_is_listed_as_lost_is_no_damage_any_more(kind: str, path: Path) -> None:
+    """Also to those who look into a copy that nobody has closed, where the records are gone through."""
+    logs.lay_open(kind, path)
+    last = next(one for one in logs.segments(path) if one.active and one.next > one.base)
+    for sequence in (34, last.base):
+        break_record(path, sequence)
+    assert any("are lost" in problem for facts in look(path) for problem in facts.problems)
+    told = apply(path)
+    assert (told.left, told.failed) == ((), ())
+    for facts in look(path):
+        assert facts.problems == ()
+    if kind == "queue":
+        for read_only in (True, False, False):
+            with Queue(path, read_only=read_only, verify_on_startup=True) as q:
+                assert q.recovery.damage == []
+        break_record(path, 50)
+        with Queue(path, read_only=True, verify_on_startup=True) as q:
+            (said,) = q.recovery.damage
+            assert "sequences 50 to 50 are lost" in said
+
+
+def test_a_list_that_cannot_be_read_keeps_nobody_from_the_log(path: Path) -> None:
+    logs.lay("queue", path)
+    break_record(path, 34)
+    apply(path)
+    (path / "losses").write_text("{")
+    with Queue(path, read_only=True, verify_on_startup=True) as q:
+        assert any("sequences 34 to 34 are lost" in said for said in q.recovery.damage)

@@ -267,6 +267,24 @@ def test_what_cannot_be_is_refused_before_any_work(tmp_path: Path, options: dict
     assert not (tmp_path / "new").exists()
 
 
+def test_rows_that_have_no_topic_are_refused_before_any_work(tmp_path: Path) -> None:
+    """Neither an option nor a column says which; also where topics are there already."""
+    with Topics(tmp_path / "topics") as logs:
+        logs.topic("t")
+    for given in ({"format": "topic", "path": str(tmp_path / "new")}, {"path": str(tmp_path / "topics")}):
+        for make in (
+            lambda given=given: BatchWriter(given, VALUE, overwrite=False),
+            lambda given=given: BatchWriter(given, VALUE, overwrite=True),
+            lambda given=given: StreamWriter(given, VALUE),
+        ):
+            with pytest.raises(InvalidOption, match="rows without a topic; give option topic, or a column topic"):
+                make()
+        named = StructType([*VALUE.fields, StructField("topic", StringType())])
+        BatchWriter(given, named, overwrite=False)
+        BatchWriter({**given, "topic": "t"}, VALUE, overwrite=False)
+    assert not (tmp_path / "new").exists()
+
+
 def test_staging_may_be_written_as_paths_are(tmp_path: Path) -> None:
     assert write_options({"path": "q", "staging": f"file:{tmp_path}"}).staging == str(tmp_path)
     assert write_options({"path": "q", "staging": f"file://{tmp_path}"}).staging == str(tmp_path)

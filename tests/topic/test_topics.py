@@ -114,6 +114,22 @@ def test_the_topics_of_a_directory(path: Path) -> None:
     assert repr(logs) == f"Topics({str(path)!r}, closed)"
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_directory_of_topics_is_no_file(tmp_path: Path, read_only: bool) -> None:
+    (tmp_path / "file").write_text("hello")
+    with pytest.raises(NotALog, match="file: a file, not a directory; topics lie in a directory"):
+        Topics(tmp_path / "file", read_only=read_only)
+    with pytest.raises(NotALog, match=r"file: a file, so .*/below cannot be a directory"):
+        Topics(tmp_path / "file" / "below", read_only=read_only)
+    assert (tmp_path / "file").read_text() == "hello"
+
+
+@pytest.mark.parametrize("linger_s", ["1", None, -1, float("nan")])
+def test_a_time_to_linger_that_is_none(path: Path, linger_s: Any) -> None:
+    with pytest.raises(ValueError, match="linger_s must be a number from 0 on, not "):
+        Topics(path, linger_s=linger_s)
+
+
 # ---- partitions ----
 
 
@@ -254,8 +270,8 @@ def test_something_else_of_that_name(path: Path) -> None:
     Queue(path / "t").close()
     with open_topics(path) as logs, pytest.raises(NotALog, match=r"log/t: a queue, not a topic"):
         logs.topic("t")
-    with open_topics(path / "t" / "metadata.json") as logs, pytest.raises(NotALog, match="a file"):
-        logs.topic("t")
+    with pytest.raises(NotALog, match="a file"):
+        open_topics(path / "t" / "metadata.json")
 
 
 @pytest.mark.parametrize(

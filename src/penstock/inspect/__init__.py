@@ -6,10 +6,12 @@ format: the n-th record of a log, or of a topic's partition, has offset n.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
@@ -29,6 +31,9 @@ from penstock.storage.segment import Format, ReadSegment, SegmentPaths, read_com
 FormatName = Literal["queue", "channel", "journal", "topic"]
 FORMATS: Final[tuple[FormatName, ...]] = ("queue", "channel", "journal", "topic")
 T = TypeVar("T")
+_LEVELS_BELOW: Final = 3
+_LOOKED_AT_BELOW: Final = 300
+_TOLD_BELOW: Final = 3
 _YEAR: Final = re.compile(r"[0-9]{4}")
 
 
@@ -304,8 +309,33 @@ def find(path: str | Path, format: FormatName | None = None, *, strict: bool = T
     for child in sorted(p for p in top.iterdir() if p.is_dir() and (not p.name.startswith(".") or _says_topic(p))):
         found += _parts(child, detect(child, strict=strict))
     if not found:
-        raise LogNotFound(f"{top}: neither a log nor a directory of logs")
+        raise LogNotFound(f"{top}: neither a log nor a directory of logs{_told_below(top)}")
     return found
+
+
+def _told_below(top: Path) -> str:
+    """For whoever named a directory too high up: where there are logs further down."""
+    found = list(islice(_logs_below(top), _TOLD_BELOW + 1))
+    if not found:
+        return ""
+    names = ", ".join(path.relative_to(top).as_posix() for path in found[:_TOLD_BELOW])
+    are, more = "are some" if len(found) > 1 else "is one", " and more" if len(found) > _TOLD_BELOW else ""
+    return f"; there {are} further down, {names}{more}: give its path, or the directory that it is in"
+
+
+def _logs_below(top: Path) -> Iterator[Path]:
+    """Logs in the directories below, the nearest first, by their settings alone. Not many entries are looked at: it is only for an error."""
+    level, left = [top], _LOOKED_AT_BELOW
+    for _ in range(_LEVELS_BELOW):
+        above, level = level, []
+        for place in above:
+            with suppress(OSError), os.scandir(place) as entries:
+                looked_at = list(islice(entries, left))
+                left -= len(looked_at)
+                names = sorted(e.name for e in looked_at if e.name[0] != "." and e.is_dir(follow_symlinks=False))
+                level += [place / name for name in names]
+        yield from (place for place in level if (place / metadata.FILE).is_file())
+        level = [place for place in level if not (place / metadata.FILE).is_file()]
 
 
 def detect(top: Path, *, strict: bool = True) -> FormatName | None:

@@ -65,6 +65,8 @@ class _Writer:
                 f"{self._options.path}: columns topic, partition and key are for topics, and this is a "
                 f"{self._layout.format}; leave them out, or give option topic"
             )
+        if self._layout.format == "topic" and self._options.topic is None and "topic" not in self._columns:
+            raise InvalidOption(f"{self._options.path}: rows without a topic; give option topic, or a column topic")
         self._job = f"batch-{uuid.uuid4().hex}"  # of a query that has no id
         self._aside: str | None = None  # what its staged files go by, if not by the query
 

@@ -18,13 +18,13 @@ from penstock.kernel import Buffer
 from penstock.storage import companion, files, index
 from penstock.storage.companion import Times
 from penstock.storage.damage import Place
+from penstock.storage.last_time import DAY_US
 from penstock.storage.losses import Listed
 from penstock.storage.report import Recovery
 from penstock.storage.segment import ReadSegment
 from penstock.storage.walking import Hole, walk
 
 _PART = 1 << 16
-_DAY_US = 86_400_000_000
 _CUT_BYTES = 16 << 20
 _MOST_DIFFERENT = 2  # bytes of a checksum: of one that is a damaged record's, nearly all differ
 
@@ -62,7 +62,7 @@ def only_entry_is_wrong(seg: ReadSegment, hole: Hole) -> bool:
 
 def unlikely_times(times: Times, count: int, now_us: int) -> list[int]:
     """The places of times that cannot be: times never run backwards within a log, nor ahead of the clock by a day."""
-    count, latest = min(count, len(times)), now_us + _DAY_US
+    count, latest = min(count, len(times)), now_us + DAY_US
     if _run_forward(times, count, latest):  # nearly always
         return []
     known = [(i, us) for i in range(count) if (us := times.us(i))]

@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 def check_name(name: str) -> None:
     """Raise ValueError if a reader cannot be called so."""
-    if not _NAME.fullmatch(name) or name.endswith(".tmp"):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".tmp"):
         raise ValueError(f"cursor name {name!r}: use 1 to 128 of A-Z a-z 0-9 . _ -, not starting with a dot")
 
 

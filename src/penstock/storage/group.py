@@ -23,7 +23,7 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 
-from penstock.errors import DecodeError, InvalidAck, InvalidOffset, LogClosed, RecordGone
+from penstock.errors import DecodeError, InvalidAck, InvalidOffset, LogClosed, PenstockError, RecordGone
 from penstock.kernel import Message, Taker
 from penstock.storage.kept import Keeps, Told
 from penstock.storage.log import Log
@@ -350,7 +350,8 @@ class Group:
             self.unreceive([Taken(offset, end, Message(sequence, None, b""))])
 
     def unreceive(self, some: list[Taken]) -> None:
-        """What was received is not done after all, and comes again, unless its segment was removed since."""
+        """What was received is not done after all, and comes again, unless its segment was removed since. If its place must survive a
+        power cut that is on the disk on return: also a task's cancelling waits for it then."""
         with self._lock:
             if not self.members:
                 return
@@ -366,6 +367,11 @@ class Group:
                 self._keep(done)
                 self._done = done
         self._ring()
+        if self._sync is not None:
+            # What said that it was done may be on the disk already. Another exception is on its way, which is what the caller is to see:
+            # a sync that fails has poisoned the log, so the next call tells.
+            with contextlib.suppress(PenstockError, OSError):
+                self._sync()
 
     def _holding_segments(self) -> AbstractContextManager[object]:
         """Segments are removed under the log's lock: what is kept within this holds those that it needs."""

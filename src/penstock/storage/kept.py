@@ -89,6 +89,8 @@ class Kept:
         if said.low == done.low and said.beyond == done.beyond:
             return
         ranges = [*([(low, done.low)] if low < done.low else []), *done.beyond]
+        if self.sync_offset is not None:
+            self.sync_offset()  # what the file leaves to `low`, which may not be on the disk yet, and says itself until now
         self._cursors.store(self._name, self._slot, ranges)  # synced: a torn one would not say its slot either
         self._stored = ranges
         if self._sync_names is not None:

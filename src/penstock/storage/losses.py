@@ -1,7 +1,7 @@
 """The loss list: ranges of records that are known to be lost, which readers step over without raising.
 
-`losses`, in the log's own directory, is written by `repair` alone, while nobody has the log open. It is looked at only where a
-bad frame was met. Bytes: docs/formats.md, "losses".
+`losses`, in the log's own directory, is written while nobody has the log open: by `repair`, and when opening finds that the log ends
+before what is listed. It is looked at only where a bad frame was met. Bytes: docs/formats.md, "losses".
 """
 
 from __future__ import annotations
@@ -79,16 +79,37 @@ class LossList:
             self._all, self._seen = _load(self.path), stamp
         return self._all
 
+    def known(self) -> tuple[Listed, ...]:
+        """The same; nothing, if it cannot be read."""
+        try:
+            return self.all()
+        except NotALog:
+            return ()
+
+    def cut(self, end: Place, segment: str) -> None:
+        """Take out what is listed of records that the log, which ends at that place of a segment, does not have: others will get their
+        numbers. On the disk when this returns; a list that cannot be read is left."""
+        old = self.known()
+        new = tuple(_cut(one, end, segment) for one in old if one.first < end.sequence)
+        if new != old:
+            _store(self.path, new)
+
     def add(self, some: Iterable[Listed]) -> None:
         """List more, on the disk when this returns. What a new one covers goes; a list that cannot be read is begun anew."""
-        try:
-            old = _load(self.path)
-        except NotALog:
-            old = ()
         new = list(some)
-        kept = [one for one in old if not any(n.first <= one.first and one.last <= n.last for n in new)]
-        found = sorted([*kept, *new], key=lambda one: (one.first, one.last))
-        checked.store(self.path, {"version": _VERSION, "losses": [one._asdict() for one in found]})
+        kept = [one for one in self.known() if not any(n.first <= one.first and one.last <= n.last for n in new)]
+        _store(self.path, sorted([*kept, *new], key=lambda one: (one.first, one.last)))
+
+
+def _cut(one: Listed, end: Place, segment: str) -> Listed:
+    if one.last < end.sequence:
+        return one
+    upto = max(one.position, min(one.end, end.position)) if one.segment == segment else one.end
+    return one._replace(last=end.sequence - 1, end=upto)
+
+
+def _store(path: Path, losses: Iterable[Listed]) -> None:
+    checked.store(path, {"version": _VERSION, "losses": [one._asdict() for one in losses]})
 
 
 def _load(path: Path) -> tuple[Listed, ...]:

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.errors import LogNotFound, NotALog
-from penstock.storage import files
+from penstock.storage import files, last_time
 from penstock.storage.control import Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
 from penstock.storage.listing import companion_base
+from penstock.storage.losses import LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.recovery import Opening, Tail
+from penstock.storage.recovery import Opening, Tail, report_loss
 from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.span import finish_appends
 from penstock.storage.walking import walk
@@ -37,12 +38,14 @@ def recover(
     same = control.same_boot and _agrees(control) and _fits(directory, control)
     directory.remove_temporaries()
     listed = load_manifest(directory, manifest, control.generation, believe_rolled=same)
+    losses = LossList(directory.own)
     opening = Opening(
         directory.path,
         directory.fmt,
         manifest,
         directory.interval,
         mend=True,
+        losses=losses,
         written=written,
         on_failed_sync=control.note_failed_to_open,
     )
@@ -74,6 +77,7 @@ def recover(
         control.mark_durable(mark)
     if verify:
         check(directory, manifest.ordered(), report)
+    losses.cut(Place(tail.end, tail.next), directory.paths(tail.segment).name)  # before anything can be appended
     manifest.rewrite(control.generation + 1)
     control.next_generation()
     control.initialise(*tail, mark)
@@ -151,7 +155,15 @@ def survey(
     `still`: whoever wrote it is gone."""
     same = still and control is not None and control.same_boot and _agrees(control) and _is_beyond_durable(control)
     load_manifest(directory, manifest, 0, believe_rolled=same)
-    opening = Opening(directory.path, directory.fmt, manifest, directory.interval, mend=False, written=written)
+    opening = Opening(
+        directory.path,
+        directory.fmt,
+        manifest,
+        directory.interval,
+        mend=False,
+        losses=LossList(directory.own),
+        written=written,
+    )
     opening.report.tell(verify, directory.used_bytes() if verify else 0)
     clean = control.clean if control else None
     exact = same or (clean is not None and _ends_at(directory, clean))
@@ -182,8 +194,9 @@ def check(
     report: Recovery,
     is_gone: Callable[[SegmentInfo], bool] = lambda info: False,
 ) -> None:
-    """Verify every record of these segments, and report what is damaged. Of one whose file is missing it is asked whether it was removed
-    meanwhile."""
+    """Verify every record of these segments, and report what is damaged and not listed as lost. Of one whose file is missing it is asked
+    whether it was removed meanwhile."""
+    losses = LossList(directory.own)
     for info in segments:
         seg = directory.read(info.id, info.base, listed=True)
         if not len(seg.data) and is_gone(info):
@@ -192,11 +205,9 @@ def check(
             report.damage.append(seg.header_error)
         if seg.header.begin != info.begin and not seg.header_error:
             report.damage.append(f"{seg.paths.data}: byte 4: begins at {seg.header.begin}, it should be {info.begin}")
-        found = walk(seg, Place(info.end, info.next), directory.interval, report)
+        found = walk(seg, Place(info.end, info.next), directory.interval, report, listed=losses.known())
         for position, loss, _ in found.losses:
-            report.damage.append(
-                f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
-            )
+            report_loss(report, losses, seg, position, loss)
 
 
 def is_believable(directory: Directory, control: Control) -> bool:
@@ -264,7 +275,7 @@ def _before_first_segment(directory: Directory, manifest: Manifest) -> Tail:
     next_, new = (last.next, fmt.next_id(last.id, now)) if last else (0, fmt.first_id(now))
     if not manifest.segments:
         next_, new = max(next_, directory.first.sequence), max(new, directory.first.segment)
-    return Tail(new, next_, fmt.HEADER_BYTES, next_, last.last_us if last else 0)
+    return Tail(new, next_, fmt.HEADER_BYTES, next_, last_time.last_us(directory.path, fmt, manifest, new))
 
 
 def _last_finished(manifest: Manifest) -> SegmentInfo | None:

@@ -254,6 +254,9 @@ class LogReader:
                 following = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0)
             else:
                 return False
+            if following.base < sequence:  # an open after a failed sync moved the end of this one into later ones
+                self.seek(sequence)
+                return True
             gap = following.base > sequence and not is_listed(self.log.losses.all(), sequence, following.base - 1)
             if gap and self.on_corrupt == "raise":
                 raise RecordGone(
@@ -331,6 +334,17 @@ class LogReader:
             self.close()
 
 
+def place_kept(log: Log, name: str) -> int | None:
+    """Where a named reader goes on; None if there is none. A log that nobody writes may end before that, after a power cut: the next open
+    to write sets the reader back."""
+    log.become_live()
+    stored = log.cursors.load(name)
+    if stored is None:
+        return None
+    place = max(stored, log.first_sequence)
+    return place if log.page is not None else min(place, log.next_sequence)
+
+
 class BackwardReader:
     """Reads records in reverse order: a stretch between two index entries is located forwards, then taken from its end."""
 
@@ -347,19 +361,20 @@ class BackwardReader:
     def read(self) -> Message | None:
         """The record at the position, stepping back; None before the first one."""
         while True:
-            if not self._stretch:
-                if self.position < self._reader.log.first_sequence:
-                    return None
-                try:
-                    self._locate()
-                except RecordGone:
+            try:
+                if not self._stretch:
                     if self.position < self._reader.log.first_sequence:
-                        return None  # retention was faster: what is left is read
-                    raise
-            at = self._stretch[-1]
-            if at.sequence < self.position:
-                self._lost(at.sequence + 1)
-                continue
+                        return None
+                    self._locate()
+                at = self._stretch[-1]
+                if at.sequence < self.position:
+                    self._lost(at.sequence + 1)
+                    continue
+            except RecordGone:
+                self._stretch = []  # of what its reader may have let go
+                if self.position < self._reader.log.first_sequence:
+                    return None  # retention was faster: what is left is read
+                raise
             self._stretch.pop()
             if at.position < 0:
                 continue
@@ -385,8 +400,12 @@ class BackwardReader:
     def _lost(self, first: int) -> None:
         listed = is_listed(self._reader.log.losses.all(), first, self.position)
         if self._reader.on_corrupt == "raise" and not listed:
-            self._reader.seek(first)
-            self._reader.records.read()
+            known = len(self._reader.losses)
+            try:
+                self._reader.seek(first)
+                self._reader.records.read()
+            finally:
+                del self._reader.losses[known:]  # they are met again, or are a part of what is told below
         self._reader.losses.append(Loss(first, self.position, "damaged"))
         self.position = first - 1
 

@@ -19,10 +19,11 @@ from typing import NamedTuple
 from penstock import kernel
 from penstock.errors import NotALog, SyncFailed
 from penstock.kernel import Buffer
-from penstock.storage import companion, files, index, notes
+from penstock.storage import companion, files, index, last_time, notes
 from penstock.storage.control import Mark
 from penstock.storage.damage import Loss, Place
 from penstock.storage.listing import companion_base, list_segments
+from penstock.storage.losses import LossList, is_listed
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.report import Recovery
 from penstock.storage.segment import Format, ReadSegment, SegmentPaths, map_data
@@ -39,6 +40,14 @@ class Tail(NamedTuple):
     last_us: int
 
 
+def report_loss(report: Recovery, losses: LossList, seg: ReadSegment, position: int, loss: Loss) -> None:
+    """Records that cannot be read are damage, unless they are listed as lost: that was told before, and readers step over them."""
+    if not is_listed(losses.known(), loss.first, loss.last):
+        report.damage.append(
+            f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
+        )
+
+
 class Opening:
     """Finds where a log ends. With `mend`, also puts right what a crash left; without, nothing on disk is changed."""
 
@@ -50,6 +59,7 @@ class Opening:
         interval: int,
         *,
         mend: bool,
+        losses: LossList,
         written: int = 0,
         on_failed_sync: Callable[[], None] = lambda: None,
     ) -> None:
@@ -61,6 +71,7 @@ class Opening:
         self.manifest = manifest
         self.interval = interval
         self.mend = mend
+        self._losses = losses
         self.report = Recovery()
         self.begins: dict[int, int] = {}  # bytes of frames before each segment that was looked at
         self.finished_only: set[int] = set()  # can be read on, but not written: a broken header, or compressed
@@ -104,7 +115,8 @@ class Opening:
             if segment < last and segment not in self.manifest.segments:
                 seg = self._open_known(segment)
                 self._begins_at(seg, self._begin_after(self._before(seg)), below=True)
-                found = walk(seg, self._finished_end(seg, following), self.interval, self.report)
+                end = self._finished_end(seg, following)
+                found = walk(seg, end, self.interval, self.report, listed=self._losses.known())
                 for hole in found.losses:
                     self._damage(seg, hole.position, hole.loss)
                 sealed = any(s.sealed for s in self.manifest.segments.values() if s.id > segment)
@@ -167,12 +179,10 @@ class Opening:
             return seg
 
     def _last_us(self, seg: ReadSegment, next_: int) -> int:
-        return seg.times.us(next_ - 1 - seg.base) if next_ > seg.base else 0
+        return last_time.last_us(self.top, self.fmt, self.manifest, seg.id, seg.times, next_ - seg.base)
 
     def _damage(self, seg: ReadSegment, position: int, loss: Loss) -> None:
-        self.report.damage.append(
-            f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
-        )
+        report_loss(self.report, self._losses, seg, position, loss)
 
     def _scan(self, segments: list[int], floor: Mark | None, exact: bool) -> Tail | None:
         """Walk the segments in order; list all but the last in the manifest, and cut what is torn. None when nothing of
@@ -211,7 +221,7 @@ class Opening:
                 known = self._finished_end(seg, segments[i + 1])
             left = floor is not None and segment < floor.segment
             written = self._written_in(seg, segments[i + 1 : i + 2], left=left)
-            found = walk(seg, known, self.interval, self.report, written)
+            found = walk(seg, known, self.interval, self.report, written, self._losses.known())
             self.begins[segment] = seg.header.begin
             self._is_short(seg, known.position)
             if exact and floor is not None and segment == floor.segment:

@@ -88,7 +88,7 @@ class Session:
                 self._open.remove(log)
 
     def walk(self, checked: int, on_corrupt: OnCorrupt, losses: list[Loss]) -> Iterator[tuple[int, list[bytes]]]:
-        """The records of groups after `checked`: (group, payloads), some at a time."""
+        """The records of groups after `checked`, and of the open one: (group, payloads), some at a time."""
         with self.reading() as log:
             yield from self._walk(log, checked, on_corrupt, losses)
 
@@ -97,7 +97,8 @@ class Session:
     ) -> Iterator[tuple[int, list[bytes]]]:
         reader = LogReader(log, on_corrupt)
         try:
-            reader.seek(_start(log, checked).base)
+            # Its last group is open, whose number a later session's first checkpoint has, too: retiring that retires nothing of this.
+            reader.seek(_start(log, min(checked, self.state.current)).base)
             group, known = 1, False  # what follows damage may be of a later group: it is given until a checkpoint tells
             while True:
                 kind, payloads = reader.records.read_run(_RUN)
@@ -110,8 +111,8 @@ class Session:
                 if kind == CHECKPOINT:
                     group = fmt.read_checkpoints(payloads[-1], str(log.path), 0).current + 1
                     known = True
-                elif group > checked or not known:
-                    yield max(group, checked + 1), payloads
+                elif group > checked or group > self.state.current or not known:
+                    yield group if known else max(group, checked + 1), payloads
         finally:
             reader.close()
 

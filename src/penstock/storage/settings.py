@@ -7,6 +7,7 @@ fixed settings than it was made with.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,31 @@ from penstock.storage.listing import list_segments
 from penstock.storage.segment import Format, SegmentPaths, map_data
 
 Settings = dict[str, Any]
+
+
+def directory_at(path: str | os.PathLike[str]) -> Path:
+    """The directory that a user names, absolute: the process may change its own. An empty path would stand for that one, and is more
+    likely a setting that nobody has set."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise TypeError(f"path must be a str, or a pathlib.Path or the like, not {path!r}")
+    if not text:
+        raise ValueError('path is empty; give a directory, or "." for the working directory')
+    if "\0" in text:
+        raise ValueError(f"path {text!r} has a NUL in it, which no file's name can have; choose another path")
+    return Path(text).absolute()
+
+
+def refuse_files(path: Path, what: str) -> None:
+    """Refuse a path at which there is, or above which there is, something else than a directory."""
+    if files.is_no_directory(path):
+        raise NotALog(f"{path}: a file, not a directory; {what}")
+    above = next(p for p in (*path.absolute().parents, Path("/")) if p.exists())
+    if not files.is_directory(above):
+        raise NotALog(f"{above}: a file, so {path} cannot be a directory; choose another path")
 
 
 def settle(
@@ -33,11 +59,7 @@ def settle(
     `check` gives those that are not None, and raises ValueError for one that cannot be.
     """
     dropping.wait_for(path)
-    if files.is_no_directory(path):
-        raise NotALog(f"{path}: a file, not a directory; a {fmt.NAME} is a directory of its own")
-    above = next(p for p in (*path.absolute().parents, Path("/")) if p.exists())
-    if not files.is_directory(above):
-        raise NotALog(f"{above}: a file, so {path} cannot be a directory; choose another path")
+    refuse_files(path, f"a {fmt.NAME} is a directory of its own")
     if read_only:
         if not files.is_directory(path):
             raise LogNotFound(f"{path}: no such directory; open the {fmt.NAME} without read_only to create it")

@@ -5,7 +5,6 @@ What `Queue.tailer` gives. One per thread; it holds no lock, and only the file i
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 from penstock.errors import PenstockError, RecordGone
 from penstock.kernel import Message
+from penstock.options import whole_number
 from penstock.storage.arrow import read_arrow
 from penstock.storage.aside import aside
 from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.log import Log
-from penstock.storage.reader import BackwardReader, LogReader, OnCorrupt
+from penstock.storage.reader import BackwardReader, LogReader, OnCorrupt, place_kept
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,8 +44,8 @@ class Tailer(Closable):
         self._backward: BackwardReader | None = None
         if direction == "backward":
             self._backward = BackwardReader(self._reader, 0)
-        stored = log.cursors.load(name) if name is not None else None
-        self._start(at if stored is None else max(stored, log.first_sequence))
+        stored = place_kept(log, name) if name is not None else None
+        self._start(at if stored is None else stored)
         if name is not None and stored is None and not log.read_only:
             self._hold(name)
 
@@ -82,7 +82,7 @@ class Tailer(Closable):
     def seek(self, sequence: int) -> None:
         """Go to a record; `next_sequence` is allowed, and stands for the end (backwards: the newest record)."""
         self._log.check_open()
-        sequence = operator.index(sequence)
+        sequence = whole_number("sequence", sequence)
         if self._backward is None:
             self._reader.seek(sequence)
             return
@@ -92,6 +92,8 @@ class Tailer(Closable):
 
     def seek_time(self, when: datetime) -> None:
         """Go to the first record appended at `when` or later (backwards: the last one before that)."""
+        if not isinstance(when, datetime):
+            raise TypeError(f"when must be a datetime, such as datetime.now(UTC), not {when!r}")
         if when.tzinfo is None:
             raise ValueError(f"{when!r} has no time zone; use datetime.now(UTC) or when.astimezone()")
         us = round((when - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6)

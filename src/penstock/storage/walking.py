@@ -45,8 +45,8 @@ def walk(
 
     Up to `known`, a place that records are known to reach, bad frames are stepped over as losses; beyond it the walk ends
     at the first one, and beyond byte `written` also at a zero head, or at a record of which a block may never have been
-    written. Of losses that are `listed` the list says how far they reach. It goes a chunk at a time and lets go of the
-    pages behind, so memory stays small.
+    written. Of losses that are `listed` the list says how far they reach, and those with a record behind them do not end it. It
+    goes a chunk at a time and lets go of the pages behind, so memory stays small.
     """
     at = Place(seg.start, seg.base)
     known = agreed(seg, known)
@@ -85,12 +85,21 @@ def walk(
         if found.reason == SHORT and stop == written < size:
             written = 0  # no record ends there: whoever said so is not believed
             continue
-        if at.position >= known.position:
+        after = place_after(listed, seg.paths.name, at)
+        if at.position >= known.position and (after is None or not _begins_record(seg, after)):
             return Walked(at, losses, points)
-        after = place_after(listed, seg.paths.name, at) or next_readable(seg, at, known)
+        after = after or next_readable(seg, at, known)
         reason = REASONS.get(found.reason, "it is cut short")
         losses.append(Hole(at.position, Loss(at.sequence, after.sequence - 1, reason), after.position))
         at = after
+
+
+def _begins_record(seg: ReadSegment, at: Place) -> bool:
+    """Whether there is a whole record, in a part of the segment that may never have been written."""
+    size = len(seg.data)
+    if at.position >= size or not seg.scan(at.position, size, 1, spec=seg.tail_spec, first=at.sequence).count:
+        return False
+    return seg.spec.sum_bytes > 0 or _unproven_blank(seg, at, at.position + 1) is None
 
 
 def agreed(seg: ReadSegment, known: Place) -> Place:

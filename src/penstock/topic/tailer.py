@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
 
+from penstock.options import whole_number
 from penstock.storage.aside import aside
 from penstock.storage.closable import Closable
 from penstock.storage.damage import Loss
 from penstock.storage.merged import Merged
-from penstock.storage.reader import LogReader, OnCorrupt
+from penstock.storage.reader import LogReader, OnCorrupt, place_kept
 from penstock.topic.message import TopicMessage, delivered
 from penstock.topic.partition import OpenPartition
 
@@ -35,8 +35,7 @@ class TopicTailer(Closable):
         readers: dict[int, LogReader] = {}
         for part in parts:
             log, reader = part.log, LogReader(part.log, on_corrupt)
-            stored = log.cursors.load(name) if name is not None else None
-            place = max(stored, log.first_sequence) if stored is not None else None
+            place = place_kept(log, name) if name is not None else None
             if place is None:
                 place = log.first_sequence if at == "start" else log.next_sequence
                 if name is not None and not log.read_only:
@@ -59,7 +58,7 @@ class TopicTailer(Closable):
         """Go to an offset of a partition; its end is allowed."""
         if partition not in self._merged.readers:
             raise ValueError(f"this tailer reads the partitions {list(self._merged.readers)}, not {partition!r}")
-        self._merged.readers[partition].seek(operator.index(offset))
+        self._merged.readers[partition].seek(whole_number("offset", offset))
 
     def commit(self) -> None:
         """Keep the positions under the tailer's name, for the next one of that name. One partition after the other: each

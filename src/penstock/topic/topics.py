@@ -8,7 +8,6 @@ the control page's, across the write and the sync, which no reader ever takes. N
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import socket as sockets
 import threading
@@ -47,6 +46,7 @@ from penstock.options import (
     TOPIC_LINGER_S,
     TOPIC_SEGMENT_BYTES,
     Retention,
+    whole_number,
 )
 from penstock.storage import files, metadata
 from penstock.storage.arrow import arrow_buffers
@@ -55,7 +55,7 @@ from penstock.storage.closable import AsyncClosable, Closing
 from penstock.storage.dropping import close_dropped
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import Recovery
-from penstock.storage.settings import Settings, settle
+from penstock.storage.settings import Settings, directory_at, refuse_files, settle
 from penstock.topic.group import GroupMember
 from penstock.topic.message import TopicMessage
 from penstock.topic.partition import OpenPartition, PartitionStats
@@ -266,7 +266,7 @@ class Topic:
         """Up to `max_messages` of a partition from `offset` on; none at its end."""
         if not isinstance(max_messages, int) or max_messages < 0:
             raise ValueError(f"max_messages must not be negative, and is {max_messages!r}")
-        return self._here(partition).read(operator.index(offset), max_messages)
+        return self._here(partition).read(whole_number("offset", offset), max_messages)
 
     def ends(self) -> dict[int, int]:
         """By partition, the offset that its next message will have."""
@@ -418,13 +418,14 @@ class Topics(AsyncClosable):
                 raise ValueError(f"{name} must be a whole number from 1 to {MAX_NUMBER}, not {value!r}")
         if segment_bytes < fmt.SPEC.overhead:
             raise ValueError(f"segment_bytes must be at least {fmt.SPEC.overhead}, and is {segment_bytes}")
-        if not linger_s >= 0:
-            raise ValueError(f"linger_s must not be negative, and is {linger_s!r}")
+        if not isinstance(linger_s, int | float) or not linger_s >= 0:
+            raise ValueError(f"linger_s must be a number from 0 on, not {linger_s!r}")
         if flush not in ("fsync", "none"):
             raise ValueError(f'flush must be "fsync" or "none", not {flush!r}')
         if retention is not None and not isinstance(retention, Retention):
             raise TypeError(f"retention must be a Retention, not {retention!r}")
-        self.path = Path(log_dir).absolute()  # the process may change its directory
+        self.path = directory_at(log_dir)
+        refuse_files(self.path, "topics lie in a directory, each in one of its own")
         self.segment_bytes = segment_bytes
         self.buffering = Buffering(batch, linger_s, buffer_bytes, buffer_messages, flush == "fsync")
         self.retention = retention or Retention()

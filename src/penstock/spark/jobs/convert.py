@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.converting import Converted, ConvertReport, place_of
+from penstock.converting import Converted, ConvertReport, check_apart, place_of
 from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, find
 from penstock.spark.jobs.targets import columns_for, make_topics
@@ -36,6 +36,7 @@ def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: 
     if to == "journal":
         raise InvalidOption("Spark converts to queues, channels and topics; `penstock convert` makes a journal, too")
     parts = find(source)
+    check_apart(source, Path(target))
     places = {part: place_of(Path(target), part, alone=len(parts) == 1, to=to) for part in parts}
     over = _over(set(places.values()))
     for place in set(places.values()) - over:
