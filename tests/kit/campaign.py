@@ -176,7 +176,7 @@ def _one(
 def _long(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     rng = random.Random(f"{a.seed} {use}")
     for _ in range(max(1, a.sample // 100)):
-        ops = tuple(rng.choices(USES[use].ops, k=_LONG))
+        ops = tuple(rng.choices((*USES[use].ops, *USES[use].at_end), k=_LONG))
         yield lambda saw, ops=ops: try_workload(yard, use, ops, a.seed, _LONG_STATES, saw=saw)  # type: ignore[misc]
 
 

@@ -49,8 +49,11 @@ Saw = Callable[[Tried], None]  # is told of cases as they are tried
 
 def workloads(use: str, longest: int) -> Iterator[tuple[str, ...]]:
     """All of up to so many operations, the shorter ones first."""
+    ops, at_end = USES[use].ops, USES[use].at_end
     for length in range(longest + 1):
-        yield from itertools.product(USES[use].ops, repeat=length)
+        yield from itertools.product(ops, repeat=length)
+        if length:
+            yield from ((*before, last) for before in itertools.product(ops, repeat=length - 1) for last in at_end)
 
 
 def replay(use: str, ops: Sequence[str], seed: int, **limits: int | None) -> str:
@@ -165,7 +168,7 @@ def cut_recovery(
 ) -> Tried:
     """The next open dies too, or the power goes (again): what is left then must come to the same. Of what a kill left, a power cut takes
     what nobody has synced, which is nothing once that process has closed it. At each of its moments, or `most` times."""
-    tried, told = Tried(), crash.moment.note
+    tried, told = Tried(), kind.going_on(crash.moment.note, crash.boot)
     top, killed = crash.lay(yard.keep()), crash.boot == "same"
     try:
         left_by = crash.moment if killed else None

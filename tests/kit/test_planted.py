@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from penstock import channel, journal
+from penstock.kernel.reference import buffered as buffered_kernel
 from penstock.kernel.reference import writer
 from penstock.storage import buffered, companion, files, growing, log, recovery, span
 from penstock.storage.control import Control, Mark
+from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory
 from penstock.storage.ledger import Ledger
 from penstock.storage.manifest import Manifest
+from penstock.storage.offsets import Offsets
 from penstock.storage.segment import Format, SegmentPaths
 from tests.kit import campaign
 from tests.kit.driver import Tried, try_workload
@@ -151,6 +154,48 @@ def settle_unsynced(patch: Patch) -> None:
 def end_walks_at_once(patch: Patch) -> None:
     """What was walked over goes before what was appended again meanwhile is on the disk."""
     patch.setattr(journal.Checkpoint, "result", lambda self, timeout_s=None: None)
+    patch.setattr(buffered_kernel.Buffered, "flush", lambda self: None)
+
+
+def sync_no_cursors(patch: Patch) -> None:
+    """A cursor is synced, and the directory of all cursors not, which is there: whoever made it has failed to."""
+    patch.setattr(Cursors, "sync", lambda self: files.sync_directory(self._directory))
+
+
+def sync_no_slot(patch: Patch) -> None:
+    """A new receiver has a name on the disk before its slot is there, which was another's."""
+    real = channel.Channel._make_group
+
+    def make_group(self: channel.Channel[Any], log: Any, name: str, ack: bool) -> Any:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(Offsets, "sync", lambda self: None)
+            return real(self, log, name, ack)
+
+    patch.setattr(channel.Channel, "_make_group", make_group)
+
+
+def forget_unsynced(patch: Patch) -> None:
+    """A receiver is forgotten, and the disk is not told, though its slot is soon another's."""
+    real = channel.Channel.forget
+
+    def forget(self: channel.Channel[Any], name: str) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(self, "_sync_names", lambda: None)
+            real(self, name)
+
+    patch.setattr(channel.Channel, "forget", forget)
+
+
+def sync_no_other_manifest(patch: Patch) -> None:
+    """What is added to a manifest is synced, and the name of one that stands in place of another not: whoever wrote it has failed to."""
+    real = Manifest.sync
+
+    def sync(self: Manifest) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(files, "sync_directory", lambda directory: None)
+            real(self)
+
+    patch.setattr(Manifest, "sync", sync)
 
 
 def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
@@ -173,9 +218,10 @@ def second_crashes(yard: Yard, use: str, ops: Sequence[str]) -> Tried:
     return try_workload(yard, use, ops, SEED, 1, done=len(ops) - 1, during_recovery=1 << 20, to_first=True)
 
 
-def failed_syncs(yard: Yard, use: str) -> Tried:
+def failed_syncs(yard: Yard, use: str, last: int = 0) -> Tried:
+    """Or only so many of the last ones."""
     found = Tried()
-    for fault in faults(yard, use, 1, 0, "EIO on sync"):
+    for fault in list(faults(yard, use, 1, 0, "EIO on sync"))[-last:]:
         found.add(try_fault(yard, use, fault))
         if found.failures:
             break
@@ -205,6 +251,10 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "trust the killed": (trust_the_killed, lambda yard: second_crashes(yard, "queue", ["append", "append"])),
     "end walks at once": (end_walks_at_once, lambda yard: crashes(yard, "journal", ["append", "again"])),
     "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
+    "sync no cursors": (sync_no_cursors, lambda yard: failed_syncs(yard, "topic")),
+    "sync no slot": (sync_no_slot, lambda yard: crashes(yard, "channel", ["send", "receive", "anew"])),
+    "forget unsynced": (forget_unsynced, lambda yard: crashes(yard, "channel", ["send", "receive", "anew"])),
+    "sync no other manifest": (sync_no_other_manifest, lambda yard: failed_syncs(yard, "queue", 30)),
     "settle unsynced": (settle_unsynced, lambda yard: second_crashes(yard, "sink", ["batch"])),
 }
 
