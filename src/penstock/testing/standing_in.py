@@ -1,22 +1,27 @@
 """Puts functions in place of those of `storage.files`, and of what the kernel asks the system for by itself.
 
 Meanwhile the process works on the reference kernel, whose writes and syncs of growing files can be seen, and without a background:
-what that would do is done by `Janitors.work`, so that a run is the same each time.
+what that would do is done by `Janitors.work`. Records of a journal or topic go to the disk when somebody waits for them, and no sooner:
+how many share a batch would depend on how fast it is. And members of a group have names in the order in which they joined. So a run is
+the same each time.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from unittest import mock
 
 from penstock import kernel
 from penstock.kernel import reference
-from penstock.kernel.reference import buffered
-from penstock.storage import files, log
+from penstock.kernel.reference import Buffered, buffered
+from penstock.storage import claims, files, log
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
 
@@ -27,7 +32,10 @@ CHANGING: Final = (
 )
 _SYSTEM: Final = {"pwrite": "write", "ftruncate": "truncate", "fdatasync": "sync"}  # what the kernel calls itself
 _LONG_S: Final = 86_400.0
+_LATE_S: Final = 1.0  # for what nobody waits for in a way that is seen here, as who reads until it is there
+_joined = itertools.count()  # of this process: what was left by a crash that is tried bears these names, too
 
+T = TypeVar("T")
 Real = Callable[..., Any]
 Wrap = Callable[[str, Real], Real]  # (name, the real function): what is called in its place
 
@@ -67,7 +75,37 @@ def standing_in(names: Iterable[str], wrap: Wrap) -> Iterator[Janitors]:
         # Marks are persisted once a second: how often in a run would depend on how fast it is.
         stack.enter_context(mock.patch.object(log, "_PERSIST_MARK_S", _LONG_S))
         stack.enter_context(mock.patch.object(buffered, "_PERSIST_S", _LONG_S))
+        stack.enter_context(mock.patch.object(Buffered, "_due_in", _due_in))
+        stack.enter_context(mock.patch.object(Buffered, "wait", _hurried(Buffered.wait)))
+        stack.enter_context(mock.patch.object(Buffered, "fileno", _hurried(Buffered.fileno)))
+        stack.enter_context(mock.patch.object(claims, "os", System({"urandom": _in_order})))
         yield janitors
+
+
+def _due_in(self: Buffered) -> float:
+    """Seconds until the first batch is to be written: when it is full, or somebody waits for it."""
+    if not self._piles:
+        return math.inf
+    pile = self._piles[0]
+    if pile is not self._filling or pile.urgent or self._stop or self._broken:
+        return 0.0
+    return pile.born_s + max(self._linger_s, _LATE_S) - time.monotonic()
+
+
+def _hurried(real: Callable[..., T]) -> Callable[..., T]:
+    """Who calls this waits."""
+
+    def call(self: Buffered, *args: Any) -> T:
+        if not self._forked:
+            with self._progress:
+                self._hurry()
+        return real(self, *args)
+
+    return call
+
+
+def _in_order(size: int) -> bytes:
+    return next(_joined).to_bytes(size, "big")
 
 
 class System:

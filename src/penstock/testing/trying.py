@@ -17,6 +17,7 @@ from penstock.errors import PenstockError
 from penstock.testing.crashes import kills, power_cuts
 from penstock.testing.failing import KINDS, Fault, failing
 from penstock.testing.recording import recorded
+from penstock.testing.standing_in import standing_in
 
 Act = Callable[[Path], object]
 
@@ -54,7 +55,7 @@ def try_crashes(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> i
     check. How many crashes were tried. `again` is the command that tries the same test."""
     rng = random.Random(plan.seed)
     with _room() as top:
-        prepare(top)
+        _prepare(prepare, top)
         with recorded(top) as recording:
             run(top)
         crashes = [*kills(recording.moments).all, *power_cuts(recording.moments, rng, plan.most).all]
@@ -78,7 +79,7 @@ def try_faults(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> in
     faults: list[Fault] = []
     for kind in KINDS:
         with _room() as top:
-            prepare(top)
+            _prepare(prepare, top)
             with failing(Fault(kind, 0)) as counted:
                 run(top)
         faults += [Fault(kind, nth, good) for nth in range(1, counted.calls + 1) for good in (False, True)]
@@ -88,13 +89,19 @@ def try_faults(run: Act, check: Act, prepare: Act, plan: Plan, again: str) -> in
     for number, fault in enumerate(faults):
         if plan.wants(number) and number in chosen:
             with _told(str(fault), plan, number, again), _room() as top:
-                prepare(top)
+                _prepare(prepare, top)
                 with failing(fault):
                     _may_fail(run, top)
                 run(top)
                 check(top)
             tried += 1
     return tried
+
+
+def _prepare(prepare: Act, top: Path) -> None:
+    """So that it makes the same each time, too."""
+    with standing_in((), lambda name, real: real):
+        prepare(top)
 
 
 def _may_fail(run: Act, top: Path) -> None:

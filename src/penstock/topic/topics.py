@@ -80,7 +80,7 @@ class Topic:
         self._parts: list[OpenPartition | None] = [None] * settings["partitions"]
         self._lock = threading.Lock()  # of opening partitions
         self._turns = count()
-        self._members: weakref.WeakSet[GroupMember] = weakref.WeakSet()
+        self._members = weakref.WeakKeyDictionary[GroupMember, None]()  # as they joined: so they leave
 
     # ---- partitions ----
 
@@ -297,7 +297,7 @@ class Topic:
         try:
             with self._lock:
                 self._topics._check_open()  # not closed meanwhile, or nobody would close it
-                self._members.add(member)
+                self._members[member] = None
         except BaseException:
             member.close()
             raise
