@@ -6,6 +6,9 @@ Random stories of a channel (see story.py), cut at any moment; and the cases tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import itertools
 import os
 import random
 import threading
@@ -14,7 +17,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock import Receiver, SyncFailed
+from penstock import Channel, Receiver, SyncFailed
 from penstock.storage import files
 from penstock.storage.offsets import Offsets
 from tests.channel_crash.story import Story, told
@@ -34,6 +37,7 @@ from tests.channel_crash.wreck import (
     work,
 )
 from tests.queue.crash import NATIVE, Disk, Image, Yard, payload
+from tests.support import until
 
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
 STORIES = int(os.environ.get("PENSTOCK_STORIES", "2"))
@@ -336,6 +340,44 @@ def test_what_a_call_that_raised_gave_back_is_not_taken_after_a_power_cut(
         with open_channel(platter.image().lay(yard.new(), "new")) as other:
             assert drain(other.rx("reader")) == [b"0", b"1"]
         assert drain(rx) == [b"0", b"1"]
+
+
+def test_what_calls_of_several_gave_back_after_a_failed_sync_comes_again(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one gives back what lies before what the second one has, and the log is poisoned: so that cannot be synced, but stored."""
+    path, real, real_offsets = yard.keep(), files.sync, Channel._sync_offsets
+    turns, both, tasks = itertools.count(), threading.Barrier(2), list[asyncio.Future[bytes]]()
+
+    async def receive(*receivers: Receiver[bytes]) -> list[bytes | BaseException]:
+        tasks.extend(asyncio.ensure_future(anext(aiter(rx))) for rx in receivers)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    def sync_offsets(self: Channel[bytes]) -> None:
+        turn = next(turns)
+        both.wait(60)  # each has received its own
+        if turn:
+            until(tasks[0].done, "the first one has given back its own")
+        real_offsets(self)
+
+    with open_channel(path, crash_consistent=True) as ch:
+        ch.tx().send_many([b"0", b"1", b"2"])
+        receivers = [ch.rx("team", shared=True) for _ in range(2)]
+        assert ch._offsets is not None
+
+        def sync(fd: int, of: int = ch._offsets._fd) -> None:
+            if fd == of:
+                raise OSError(errno.EIO, "planted")
+            real(fd)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(Channel, "_sync_offsets", sync_offsets)
+            failing.setattr(files, "sync", sync)
+            assert [type(error) for error in asyncio.run(receive(*receivers))] == [SyncFailed, SyncFailed]
+        with contextlib.suppress(SyncFailed):
+            ch.close()
+    with open_channel(path) as ch:
+        assert drain(ch.rx("team")) == [b"0", b"1", b"2"]
 
 
 def test_an_ack_beyond_a_gap_takes_back_none_that_closed_one_before(yard: Yard) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import threading
 import time
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock import CorruptRecord, DiskFull, Loss, Queue, ReadOnly, RecordGone, Retention, Roll
+from penstock import CorruptRecord, DiskFull, Loss, Queue, ReadOnly, RecordGone, Retention, Roll, SyncFailed
 from penstock.kernel import NAME
 from penstock.storage import files, reader, retention
 from penstock.storage.janitor import Janitor
@@ -548,3 +550,29 @@ def test_what_is_removed_while_a_log_is_verified_is_no_damage(path: Path, read_o
         with Queue(path, verify_on_startup=progress, read_only=read_only) as other:
             assert len(gone) == 3
             assert other.recovery.damage == []
+
+
+def test_records_of_unknown_time_that_are_moved_after_a_failed_sync_are_not_old(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of an earlier file says how old they may be, not how young."""
+    with Queue(path, file_size=8192, roll=Roll.count(10)) as q:
+        for i in range(10):
+            q.append(b"old %d" % i)
+        q.sync()
+        for i in range(3):
+            q.append(b"young %d" % i)
+        times = q._open_log().directory.paths(q._open_log().active().segment).times
+        with monkeypatch.context() as failing, pytest.raises(SyncFailed):
+            failing.setattr(files, "sync", lambda fd: (_ for _ in ()).throw(OSError(errno.EIO, "planted")))
+            q.sync()
+        with contextlib.suppress(SyncFailed):
+            q.close()
+    known = times.read_bytes()
+    times.write_bytes(known[:64] + bytes(len(known) - 64))
+    now_us = files.now_us()
+    monkeypatch.setattr(files, "now_us", lambda: now_us + 3_600_000_000)
+    with Queue(path, retention=Retention(max_bytes=1 << 40)) as q:
+        assert q.recovery.moved_bytes
+        assert apply(q, Retention(max_age_s=60)) == [0]
+        assert q.first_sequence == 10

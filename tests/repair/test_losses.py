@@ -358,23 +358,24 @@ def test_backward_over_damage_that_retention_removes(path: Path) -> None:
         assert [m.sequence for m in backward][-1] == q.first_sequence
 
 
-def without_page(kind: str, path: Path) -> int:
-    """A log whose last file has a listed loss, copied without its control page; what is lost."""
+def without_page(kind: str, path: Path, *lost: int) -> None:
+    """A log whose last file has listed losses, copied without its control page."""
     logs.lay(kind, path)
-    lost = COUNT - 8
-    break_record(path, lost)
+    for sequence in lost:
+        break_record(path, sequence)
     assert apply(path).left == ()
     for page in path.rglob(".lock"):
         page.unlink()
-    return lost
 
 
 @pytest.mark.parametrize("kind", ["queue", "channel", "topic"])
 def test_a_listed_loss_with_records_behind_it_does_not_end_a_log_that_has_lost_its_control_page(
     kind: str, path: Path
 ) -> None:
-    lost = without_page(kind, path)
-    wanted = {i: payload for i, payload in WAS.items() if i != lost}
+    """Also with several in a row, each of which is listed by itself."""
+    lost = (COUNT - 8, COUNT - 6, COUNT - 5)
+    without_page(kind, path, *lost)
+    wanted = {i: payload for i, payload in WAS.items() if i not in lost}
     assert logs.read(kind, path).records == wanted
     reopened(kind, path)
     assert logs.read(kind, path).records == wanted
@@ -400,7 +401,8 @@ def test_what_is_listed_of_records_that_a_power_cut_took_says_nothing_of_those_t
     kind: str, path: Path
 ) -> None:
     """Others have other lengths, and damage to them is new."""
-    lost = without_page(kind, path)
+    lost = COUNT - 8
+    without_page(kind, path, lost)
     last = logs.segments(path)[-1]
     (listed,) = last.losses
     with last.paths().data.open("r+b") as data:

@@ -155,20 +155,21 @@ class Buffered:
         at = self._log.directory.make(new, now.next, 0)
         # The system tells a failure once: made again, the names would seem to be on the disk.
         guard_sync(self._log.directory, control, lambda: files.sync_directory(self._log.path))
-        list_rolled(self._log.directory, control, self._log.manifest, self._info(control, now))
+        list_rolled(self._log.directory, control, self._log.manifest, self._info(now))
         if control.durable == Mark(now.segment, now.end, now.next):
             self._synced.add(now.segment)
         control.roll(new, now.next, at.position, at.sequence, at)
         self._attach(control.active())
 
-    def _info(self, control: Control, now: Active) -> SegmentInfo:
+    def _info(self, now: Active) -> SegmentInfo:
         """What the manifest says of the active segment when it is left; an empty one is not."""
-        fmt = self._log.fmt
-        head = b""
+        spec, count = self._log.fmt.SPEC, now.next - now.base
+        size, ends = companion.entry_bytes(spec), bytes(companion.HEADER_BYTES)
         with suppress(FileNotFoundError), files.opened(self._log.directory.paths(now.segment).times) as fd:
-            head = files.read(fd, 0, companion.length(fmt.SPEC, 1))
-        first_us = companion.Times(head, companion.entry_bytes(fmt.SPEC)).us(0)
-        return SegmentInfo(now.segment, now.base, now.next - now.base, now.end, first_us, control.last_us)
+            for place in (0, max(0, count - 1)):
+                ends += files.read(fd, companion.length(spec, place), size).ljust(size, b"\0")
+        times = companion.Times(ends, size)
+        return SegmentInfo(now.segment, now.base, count, now.end, times.us(0), times.us(1))
 
     def wait_for_growth(self) -> None:
         """Files grow by what is written alone."""

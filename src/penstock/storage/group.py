@@ -114,10 +114,10 @@ class Group:
             self._offset()
             self.taker.allow(self._shift)
 
-    def _keep(self, done: Ranges) -> None:
+    def _keep(self, done: Ranges, *, back: bool = False) -> None:
         """Store what is done. What follows the store calls nothing: no signal's exception comes between the two."""
         before, taker = self.taker.taken, self.taker
-        self._kept.keep(done, taker)
+        self._kept.keep(done, taker, back=back)
         if done.low < before:
             taker.until = self._watched if done.low < self._watched else NEVER  # it may be reached again
         elif done.low >= taker.until:
@@ -209,7 +209,7 @@ class Group:
                 self._done, self._gaps, self._astray, self._back = done, False, None, none_back
             except BaseException:
                 if kept:
-                    self._keep(self._done)
+                    self._keep(self._done, back=True)
                 raise
             try:
                 self._drop(nothing)
@@ -364,7 +364,7 @@ class Group:
                     done.remove(taken.offset, taken.end)
                 self._astray = min([self._next_sequence(), *(taken.message.sequence for taken in back)])
                 self._gaps = bool(done.beyond)
-                self._keep(done)
+                self._keep(done, back=True)
                 self._done = done
         self._ring()
         if self._sync is not None:

@@ -5,8 +5,10 @@ about to change.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from typing import Protocol
 
+from penstock.errors import PenstockError
 from penstock.kernel import Buffer, Taker
 from penstock.storage.cursor import Cursors
 from penstock.storage.offsets import Offsets
@@ -20,7 +22,9 @@ class Keeps(Protocol):
     def place(self) -> tuple[Buffer, int, int, int] | None: ...  # where the kernel is to store it, with every record
     @property
     def sync_offset(self) -> Callable[[], None] | None: ...  # if it must survive a power cut, put that on the disk
-    def keep(self, done: Ranges, taker: Taker) -> None: ...
+    def keep(
+        self, done: Ranges, taker: Taker, *, back: bool = False
+    ) -> None: ...  # `back`: after something else has failed
 
 
 class Told:
@@ -32,7 +36,7 @@ class Told:
     def __init__(self, keep: Callable[[Ranges], None] | None = None) -> None:
         self._keep = keep
 
-    def keep(self, done: Ranges, taker: Taker) -> None:
+    def keep(self, done: Ranges, taker: Taker, *, back: bool = False) -> None:
         if self._keep is not None:
             self._keep(done)
         before = taker.taken
@@ -69,12 +73,13 @@ class Kept:
         self._sync_names = sync_names
         self._stored = cursors.ranges(name)
 
-    def keep(self, done: Ranges, taker: Taker) -> None:
-        """Store what is done. If it raises, what was done before is stored."""
+    def keep(self, done: Ranges, taker: Taker, *, back: bool = False) -> None:
+        """Store what is done. If it raises, what was done before is stored. What is given `back` is stored also if it cannot be synced:
+        that may be why it is given back."""
         before, stored = taker.taken, self._stored
         try:
             if done.beyond or stored:
-                self._keep_ranges(done, before)
+                self._keep_ranges(done, before, back)
             taker.mark(done.low)
         except BaseException:
             self._put_back(stored)
@@ -82,7 +87,7 @@ class Kept:
                 taker.mark(before)
             raise
 
-    def _keep_ranges(self, done: Ranges, low: int) -> None:
+    def _keep_ranges(self, done: Ranges, low: int, back: bool) -> None:
         """Have the file say what, with the new offset, is what is done. Until that is stored the old one, `low`, counts, and a
         crash must not take back what was acknowledged: so the file says for both what lies between them."""
         said = Ranges(done.low, self._stored)
@@ -90,7 +95,8 @@ class Kept:
             return
         ranges = [*([(low, done.low)] if low < done.low else []), *done.beyond]
         if self.sync_offset is not None:
-            self.sync_offset()  # what the file leaves to `low`, which may not be on the disk yet, and says itself until now
+            with suppress(PenstockError, OSError) if back else nullcontext():
+                self.sync_offset()  # what the file leaves to `low`, which may not be on the disk yet, and says itself until now
         self._cursors.store(self._name, self._slot, ranges)  # synced: a torn one would not say its slot either
         self._stored = ranges
         if self._sync_names is not None:

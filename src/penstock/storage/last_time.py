@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.storage import files
-from penstock.storage.companion import Times
+from penstock.storage.companion import Times, entry_bytes
 from penstock.storage.manifest import Manifest
-from penstock.storage.segment import Format, ReadSegment
+from penstock.storage.segment import Format, SegmentPaths, read_companion
 
 DAY_US: Final = 86_400_000_000
 _PART: Final = 1 << 14
@@ -32,6 +32,15 @@ def last_us(
     return before if 0 < before <= latest else last
 
 
+def of_last(paths: SegmentPaths, fmt: Format, base: int, count: int) -> int:
+    """The time of a segment's last record; 0 if it is not known, so that nobody takes it for older than it is."""
+    return _times(paths, fmt, base).us(count - 1) if count else 0
+
+
+def _times(paths: SegmentPaths, fmt: Format, base: int) -> Times:
+    return Times(read_companion(paths, fmt.SPEC, base), entry_bytes(fmt.SPEC))
+
+
 def _backwards(times: Times, count: int) -> Iterator[int]:
     """All that are known of so many records."""
     count = min(count, len(times))
@@ -46,7 +55,7 @@ def _before(top: Path, fmt: Format, manifest: Manifest, segment: int) -> Iterato
     before = [info for info in manifest.ordered() if info.id < segment]
     if before and not before[-1].last_us:
         nearest = before.pop()
-        yield from _backwards(ReadSegment(top, fmt, nearest.id, nearest.base, listed=True).times, nearest.count)
+        yield from _backwards(_times(SegmentPaths(top, fmt, nearest.id), fmt, nearest.base), nearest.count)
     if manifest.gone is not None:
         before.insert(0, manifest.gone)
     yield from (info.last_us for info in reversed(before) if info.last_us)

@@ -60,7 +60,7 @@ def recover(
     report.how = known.how if had_data else "created"
     tail = opening.find_tail(known.floor, exact=known.exact, verify=verify is not None or known.how == "same boot")
     if tail is not None and tail.segment in opening.finished_only:
-        _list_finished(manifest, tail, opening.begins[tail.segment])
+        _list_finished(directory, manifest, tail, opening.begins[tail.segment])
         tail = None
     if tail is None:
         tail = _first_segment(directory, manifest)
@@ -124,13 +124,17 @@ def _known(directory: Directory, control: Control, manifest: Manifest, *, same: 
     return _Known(last, exact, how="clean" if exact else "new boot")
 
 
-def _list_finished(manifest: Manifest, tail: Tail, begin: int) -> None:
+def _list_finished(directory: Directory, manifest: Manifest, tail: Tail, begin: int) -> None:
     """List the last segment as finished: what was compressed cannot be cut. Its data is synced if that of all before it is."""
     sealed = all(s.sealed for s in manifest.segments.values())
     count = tail.next - tail.base
-    manifest.segments[tail.segment] = SegmentInfo(
-        tail.segment, tail.base, count, tail.end, 0, tail.last_us, sealed, begin
-    )
+    us = _own_last_us(directory, tail)
+    manifest.segments[tail.segment] = SegmentInfo(tail.segment, tail.base, count, tail.end, 0, us, sealed, begin)
+
+
+def _own_last_us(directory: Directory, tail: Tail) -> int:
+    """Not the log's, which may be of an earlier segment."""
+    return last_time.of_last(directory.paths(tail.segment), directory.fmt, tail.base, tail.next - tail.base)
 
 
 def _set_back(directory: Directory, cursors: Cursors, tail: Tail, report: Recovery) -> None:
@@ -315,7 +319,8 @@ def _move_undurable(
     made: list[SegmentInfo] = []
     sources = [s for s in manifest.ordered() if s.id >= mark.segment]
     count, begin = tail.next - tail.base, directory.begin_of(tail.segment)
-    sources.append(SegmentInfo(tail.segment, tail.base, count, tail.end, 0, tail.last_us, begin=begin))
+    us = _own_last_us(directory, tail)
+    sources.append(SegmentInfo(tail.segment, tail.base, count, tail.end, 0, us, begin=begin))
     for source in sources:
         seg = directory.read(source.id, source.base)
         start, base = (mark.end, mark.next) if source.id == mark.segment else (seg.start, source.base)

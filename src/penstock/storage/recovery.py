@@ -42,7 +42,7 @@ class Tail(NamedTuple):
 
 def report_loss(report: Recovery, losses: LossList, seg: ReadSegment, position: int, loss: Loss) -> None:
     """Records that cannot be read are damage, unless they are listed as lost: that was told before, and readers step over them."""
-    if not is_listed(losses.known(), loss.first, loss.last):
+    if loss.first > loss.last or not is_listed(losses.known(), loss.first, loss.last):
         report.damage.append(
             f"{seg.paths.data}: byte {position}: sequences {loss.first} to {loss.last} are lost: {loss.reason}"
         )

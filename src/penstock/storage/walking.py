@@ -86,8 +86,11 @@ def walk(
             written = 0  # no record ends there: whoever said so is not believed
             continue
         after = place_after(listed, seg.paths.name, at)
-        if at.position >= known.position and (after is None or not _begins_record(seg, after)):
-            return Walked(at, losses, points)
+        if at.position >= known.position:
+            while after is not None and not _begins_record(seg, after):
+                after = place_after(listed, seg.paths.name, after)  # there may be several in a row
+            if after is None:
+                return Walked(at, losses, points)
         after = after or next_readable(seg, at, known)
         reason = REASONS.get(found.reason, "it is cut short")
         losses.append(Hole(at.position, Loss(at.sequence, after.sequence - 1, reason), after.position))
