@@ -6,7 +6,7 @@ What is made has another name until it is whole: a conversion that is cut short 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,10 +68,10 @@ def convert(
     Records keep their times. Offsets count from 0. A journal's groups become one.
     """
     parts, place = find(source), Path(target).absolute()
-    check_apart(source, place)
+    check_apart(parts, place)
     if files.exists(place) and not (place.is_dir() and not any(place.iterdir())):
         raise InvalidOption(f"{target}: there is something already; give a directory that is not there yet")
-    check_apart(source, _temporary(place))  # it is emptied first
+    check_apart(parts, _temporary(place))  # it is emptied first
     with _made_whole(place) as temporary:
         counts = {p.topic: 1 + max(q.partition for q in parts if q.topic == p.topic) for p in parts}
         made = []
@@ -89,12 +89,15 @@ def place_of(target: Path, part: Part, *, alone: bool, to: FormatName) -> Path:
     return target if alone or to == "topic" else target / f"{part.topic}-{part.partition}"
 
 
-def check_apart(source: str | Path, target: Path) -> None:
-    """Refuse a target within the source, whose log would then have another one among its files, or the other way round."""
-    here, there = Path(source).resolve(), target.resolve()
-    for inner, outer in ((there, here), (here, there)):
-        if inner.is_relative_to(outer):
-            raise InvalidOption(f"{inner}: the same as {outer}, or within it; give a directory that is beside it")
+def check_apart(parts: Iterable[Part], target: Path) -> None:
+    """Refuse a target within a log, which would then have another one among its files, or the other way round. A directory of logs may
+    have it, and a log may lie elsewhere than the directory in which a link leads to it."""
+    there = target.resolve()
+    for path in dict.fromkeys(part.path for part in parts):
+        here = Path(path).resolve()
+        for inner, outer in ((there, here), (here, there)):
+            if inner.is_relative_to(outer):
+                raise InvalidOption(f"{inner}: the same as {outer}, or within it; give a directory that is beside it")
 
 
 def _temporary(place: Path) -> Path:

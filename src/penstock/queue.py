@@ -82,7 +82,7 @@ class Queue(AsyncClosable):
         roll: Roll | None = None,
         flush: Flush | None = None,
         index_interval: int | None = None,
-        verify_on_startup: bool | OnProgress = False,
+        verify_on_startup: bool | OnProgress | None = False,
         retention: Retention | None = None,
         read_only: bool = False,
     ) -> None:
@@ -106,7 +106,7 @@ class Queue(AsyncClosable):
         for name, policy, kind in (("roll", roll, Roll), ("flush", flush, Flush), ("retention", retention, Retention)):
             if policy is not None and not isinstance(policy, kind):
                 raise TypeError(f"{name} must be a {kind.__name__}, not {policy!r}")
-        if not isinstance(verify_on_startup, bool) and not callable(verify_on_startup):
+        if not isinstance(verify_on_startup, bool | None) and not callable(verify_on_startup):
             raise TypeError(f"verify_on_startup must be True, False or a function, not {verify_on_startup!r}")
         flush = flush or Flush.none()
         kept = retention or Retention()

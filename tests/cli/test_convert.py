@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from typer.testing import Result
 from penstock import Channel, Journal, Queue, Topics
 from penstock.converting import convert
 from penstock.errors import InvalidOption
-from penstock.inspect import detect, find
+from penstock.inspect import Part, detect, find
 from penstock.inspect.rows import Rows
 from penstock.spark.jobs.convert import convert as by_spark
 from tests.cli.conftest import FORMATS, Live, Terminal, piped
@@ -154,10 +155,14 @@ def test_wrong_use(run: Run, tmp_path: Path) -> None:
         ("all/q", "link/inside"),
         ("all/q", "all/q/../q/inside"),
         ("link", "all/q/inside"),
-        ("all", "all/new"),
+        ("all", "all/q/inside"),
+        ("all", "all"),
+        ("links", "all/q/inside"),
+        ("links", "all"),
         ("all/q", "all"),
         ("all/q", "all/q"),
         (".out.converting", "out"),  # where it would be made, which is emptied first
+        (".links", "out"),
     ],
 )
 def test_neither_lies_in_the_other(run: Run, tmp_path: Path, source: str, target: str) -> None:
@@ -165,6 +170,9 @@ def test_neither_lies_in_the_other(run: Run, tmp_path: Path, source: str, target
         with Queue(tmp_path / name, file_size=8192) as q:
             q.append(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "all" / "q")
+    for name, to in (("links/a", "all/q"), (".links/a", ".out.converting")):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).symlink_to(tmp_path / to)
     before = sorted(tmp_path.rglob("*"))
     told = run("convert", tmp_path / source, tmp_path / target, "--to", "queue")
     assert (told.exit_code, told.stdout) == (2, "")
@@ -174,6 +182,41 @@ def test_neither_lies_in_the_other(run: Run, tmp_path: Path, source: str, target
             by_spark(cast(Any, None), tmp_path / source, tmp_path / target, to="queue")
     assert sorted(tmp_path.rglob("*")) == before
     assert rows(tmp_path / "all" / "q")[0][1] == rows(tmp_path / ".out.converting")[0][1] == b"x"
+
+
+@pytest.mark.parametrize("source", ["all", "links"])
+def test_beside_the_logs_in_their_directory(run: Run, tmp_path: Path, source: str) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / "all" / name, "queue", SENT[:10])
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a").symlink_to(tmp_path / "all" / "a")
+    told = run("convert", tmp_path / source, tmp_path / source / "new", "--to", "topic")
+    assert told.exit_code == 0, told.output
+    names = ["a", "b"] if source == "all" else ["a"]
+    assert [part.topic for part in find(tmp_path / source / "new")] == names
+    assert [payload for _, payload in rows(tmp_path / source / "new")] == SENT[:10] * len(names)
+
+
+def test_by_spark_what_was_cut_short_there_is_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same call goes on with it, and does not take it for one more log."""
+    made: list[str] = []
+
+    def cut_short(spark: object, part: Part, place: Path, to: str) -> None:
+        Queue(place).close()
+        made.append(part.topic)
+        if len(made) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("penstock.spark.jobs.convert"), "_run", cut_short)
+    write(tmp_path / "all" / "a", "channel", SENT[:10])
+    top, new = tmp_path / "all", tmp_path / "all" / "new"
+    with pytest.raises(KeyboardInterrupt):
+        by_spark(cast(Any, None), top, new, to="queue")
+    assert [part.topic for part in find(top)] == ["a", "new"]
+    report = by_spark(cast(Any, None), top, new, to="queue")
+    assert ([log.source for log in report.logs], made) == ([str(top / "a")], ["a", "a"])
+    with pytest.raises(InvalidOption, match="the same as"):
+        by_spark(cast(Any, None), top, new, to="queue")
 
 
 @pytest.mark.parametrize("format", FORMATS)

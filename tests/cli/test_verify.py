@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +68,36 @@ def test_logs_further_down_are_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     told = run("verify", tmp_path / "none")
     assert told.stderr == f"penstock: {tmp_path / 'none'}: neither a log nor a directory of logs\n"
+
+
+FINDING = """
+import os, sys
+from penstock.inspect import find
+from penstock.errors import LogNotFound
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    find(sys.argv[1])
+except LogNotFound as error:
+    print(error)
+"""
+
+
+def test_what_may_not_be_looked_at_is_no_log_further_down(tmp_path: Path) -> None:
+    """Nor does it end the look."""
+    for p in (tmp_path, *tmp_path.parents):
+        if not p.stat().st_mode & 0o005:
+            p.chmod(p.stat().st_mode | 0o055)
+    Queue(tmp_path / "top" / "a" / "queue").close()
+    private = tmp_path / "top" / "a" / "private"
+    private.mkdir()
+    private.chmod(0)
+    done = subprocess.run(
+        [sys.executable, "-c", FINDING, str(tmp_path / "top")], capture_output=True, text=True, timeout=60, check=False
+    )
+    private.chmod(0o700)
+    assert "there is one further down, a/queue: give" in done.stdout, done.stderr
 
 
 def test_no_more_is_looked_at_than_a_look_may_take(run: Run, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,11 @@ def test_a_bound_that_is_none(path: Path, bad: object) -> None:
         with pytest.raises(ValueError, match="linger_s"):
             Journal(path, linger_s=linger_s)  # type: ignore[arg-type]
     assert not path.exists()
+
+
+def test_a_time_to_linger_may_be_any_real_number(path: Path) -> None:
+    with Journal(path, linger_s=Decimal("0.001")) as j:  # type: ignore[arg-type]
+        j.append(b"x").result(20)
 
 
 # ---- waiting for more ----

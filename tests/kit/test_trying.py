@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock import Journal, Queue, Topics
+from penstock import Journal, Queue, Topic, Topics
 from penstock.testing.recording import recorded
+from penstock.testing.standing_in import standing_in
 from penstock.testing.trying import Act, Found, Plan, _prepare, try_crashes, try_faults
+from tests.support import until
 
 
 def append(top: Path) -> None:
@@ -71,11 +75,56 @@ def shape(run: Act, top: Path) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("run", [journals, groups])
+def awaiting(top: Path) -> None:
+    """Some go on together, and one as soon as another has come to its end."""
+
+    async def records(j: Journal, me: int, count: int) -> None:
+        for i in range(count):
+            await j.append(b"%d.%d" % (me, i))
+
+    async def main() -> None:
+        async with Journal(top / "own") as j:
+            tasks = [asyncio.create_task(records(j, me, me + 2)) for me in range(3)]
+            for i, ended in enumerate(asyncio.as_completed(tasks)):
+                await ended
+                await j.append(b"%d ended" % i)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", [journals, groups, awaiting])
 def test_a_run_is_the_same_each_time(run: Act, tmp_path: Path) -> None:
     """Else a seed would choose other cases. Which thread is quicker, and in which order a set is gone through, differ now and then."""
     shapes = [shape(run, tmp_path / str(i)) for i in range(8)]
     assert all(other == shapes[0] for other in shapes[1:])
+
+
+def test_each_that_awaits_is_one_that_waits(tmp_path: Path) -> None:
+    """Not only the first of those who do at once."""
+
+    async def records(j: Journal, linger: Topic) -> None:
+        for _ in range(4):
+            await j.append(b"x")
+            await linger.publish(b"x")
+
+    async def main() -> None:
+        async with Journal(tmp_path / "j") as j:
+            with Topics(tmp_path / "logs", batch=2, linger_s=60) as logs:
+                t = logs.topic("t")
+                await asyncio.gather(*(records(j, t) for _ in range(2)))
+
+    with standing_in((), lambda name, real: real):
+        began_s = time.monotonic()
+        asyncio.run(main())
+        assert time.monotonic() - began_s < 0.9  # less than one that is late
+
+
+def test_a_full_batch_is_late_and_no_later(tmp_path: Path) -> None:
+    with standing_in((), lambda name, real: real), Topics(tmp_path, batch=2, linger_s=60) as logs:
+        t = logs.topic("t")
+        full, began_s = [t.publish(b"x"), t.publish(b"x")], time.monotonic()
+        until(lambda: all(p.done() for p in full), "the batch is on the disk", 20)
+        assert time.monotonic() - began_s > 0.5
 
 
 def test_who_forgets_to_wait_is_found(tmp_path: Path) -> None:

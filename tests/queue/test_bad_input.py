@@ -394,6 +394,11 @@ def test_bad_options_are_refused_before_anything_is_made(tmp_path: Path, bad: di
         Queue(tmp_path / "log", **bad)
 
 
+def test_none_for_the_check_at_startup_is_no_check(path: Path) -> None:
+    with Queue(path, file_size=8192, verify_on_startup=None) as q:
+        assert q.append(b"x") == 0
+
+
 @pytest.mark.parametrize(
     "make",
     [

@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,11 @@ def test_a_directory_of_topics_is_no_file(tmp_path: Path, read_only: bool) -> No
     with pytest.raises(NotALog, match=r"file: a file, so .*/below cannot be a directory"):
         Topics(tmp_path / "file" / "below", read_only=read_only)
     assert (tmp_path / "file").read_text() == "hello"
+
+
+def test_a_time_to_linger_may_be_any_real_number(path: Path) -> None:
+    with Topics(path, linger_s=Decimal("0.001")) as logs:  # type: ignore[arg-type]
+        assert logs.topic("t").publish(b"x").wait(20) == 0
 
 
 @pytest.mark.parametrize("linger_s", ["1", None, -1, float("nan")])

@@ -334,8 +334,9 @@ def _logs_below(top: Path) -> Iterator[Path]:
                 left -= len(looked_at)
                 names = sorted(e.name for e in looked_at if e.name[0] != "." and e.is_dir(follow_symlinks=False))
                 level += [place / name for name in names]
-        yield from (place for place in level if (place / metadata.FILE).is_file())
-        level = [place for place in level if not (place / metadata.FILE).is_file()]
+        made = {place for place in level if os.path.isfile(place / metadata.FILE)}  # noqa: PTH113  # False where it may not look
+        yield from (place for place in level if place in made)
+        level = [place for place in level if place not in made]
 
 
 def detect(top: Path, *, strict: bool = True) -> FormatName | None:

@@ -187,7 +187,7 @@ class Buffered:
         self._on_slow = on_slow
         self._on_error = on_error
         self._batch_records = batch_records
-        self._linger_s = min(linger_s, 1e9)
+        self._linger_s = min(float(linger_s), 1e9)
         self._most_bytes = most_bytes
         self._most_records = most_records
         self._segment_bytes = segment_bytes

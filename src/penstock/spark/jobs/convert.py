@@ -35,8 +35,8 @@ def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: 
     """
     if to == "journal":
         raise InvalidOption("Spark converts to queues, channels and topics; `penstock convert` makes a journal, too")
-    parts = find(source)
-    check_apart(source, Path(target))
+    parts = _logs(source, Path(target))
+    check_apart(parts, Path(target))
     places = {part: place_of(Path(target), part, alone=len(parts) == 1, to=to) for part in parts}
     over = _over(set(places.values()))
     for place in set(places.values()) - over:
@@ -57,6 +57,14 @@ def convert(spark: SparkSession, source: str | Path, target: str | Path, *, to: 
     for place in set(places.values()):
         files.remove_tree(place / _DONE)
     return ConvertReport(str(source), str(target), to, done)
+
+
+def _logs(source: str | Path, target: Path) -> list[Part]:
+    """The logs at the source, without the one that a call that was cut short has begun to make among them."""
+    parts = find(source)
+    if not _started(target) and not (target / _DONE).is_dir():
+        return parts
+    return [part for part in parts if Path(part.path).resolve() != target.resolve()] or parts
 
 
 def _over(places: set[Path]) -> set[Path]:
