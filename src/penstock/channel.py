@@ -221,6 +221,7 @@ class Receiver(Closable, Generic[T]):
             return NOTHING
         try:
             await aside(self._channel._sync_offsets)
+            self._group.settle([got[0]])
         except BaseException:
             self._group.unreceive([got[0]])
             raise
@@ -640,9 +641,10 @@ class Channel(AsyncClosable, Generic[T]):
             janitor.look_again()
 
     def _passed_by_all(self, info: SegmentInfo) -> bool:
-        """While nobody is registered nothing is removed."""
+        """While nobody is registered nothing is removed, nor what a receiver that is open may give back yet."""
         slots, end = self._slots().values(), self._places.end_of(info)
-        return bool(slots) and all(self._read_to(slot) >= end for slot in slots)
+        passed = bool(slots) and all(self._read_to(slot) >= end for slot in slots)
+        return passed and not any(group.needs(end) for group in list(self._groups.values()))
 
     # ---- closing ----
 

@@ -5,6 +5,7 @@ What is made has another name until it is whole: a conversion that is cut short 
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -92,12 +93,17 @@ def place_of(target: Path, part: Part, *, alone: bool, to: FormatName) -> Path:
 def check_apart(parts: Iterable[Part], target: Path) -> None:
     """Refuse a target within a log, which would then have another one among its files, or the other way round. A directory of logs may
     have it, and a log may lie elsewhere than the directory in which a link leads to it."""
-    there = target.resolve()
+    there = real_path(target)
     for path in dict.fromkeys(part.path for part in parts):
-        here = Path(path).resolve()
+        here = real_path(Path(path))
         for inner, outer in ((there, here), (here, there)):
             if inner.is_relative_to(outer):
                 raise InvalidOption(f"{inner}: the same as {outer}, or within it; give a directory that is beside it")
+
+
+def real_path(path: Path) -> Path:
+    """Where links lead; of one that leads to itself, what it is called. (`Path.resolve` raises a RuntimeError of that.)"""
+    return Path(os.path.realpath(path))
 
 
 def _temporary(place: Path) -> Path:

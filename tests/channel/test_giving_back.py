@@ -130,6 +130,47 @@ def test_an_async_loop_that_is_cancelled_loses_nothing(filled: Path, monkeypatch
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("way", ["recv", "try_recv", "recv_many", "async"])
+def test_a_segment_is_kept_until_the_call_that_received_its_last_message_returns(
+    filled: Path, way: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The background looks while what was received is put on the disk: that may fail, and then it comes again."""
+    looked: list[int] = []
+    armed, real = threading.Event(), Channel._sync_offsets
+
+    def sync_offsets(self: Channel[bytes]) -> None:
+        if armed.is_set() and not looked:
+            self._tidy(self._open_log())
+            looked.append(self.stats().first_offset)
+            if fails:
+                raise OSError(5, "planted")
+        real(self)
+
+    async def first(rx: Any) -> None:
+        await anext(aiter(rx))
+
+    monkeypatch.setattr(Channel, "_sync_offsets", sync_offsets)
+    with Channel(filled, crash_consistent=True) as ch:
+        rx, log = ch.rx("worker"), ch._open_log()
+        log.seal_finished()
+        end = ch._places.end_of(log.finished()[0])
+        before = AT.index(end) - 1
+        assert rx.recv_many(before) == SENT[:before]
+        armed.set()
+        with pytest.raises(OSError, match="planted") if fails else contextlib.nullcontext():
+            if way == "async":
+                asyncio.run(first(rx))
+            elif way == "recv_many":
+                rx.recv_many(1)
+            else:
+                getattr(rx, way)()
+        assert looked == [0]
+        if fails:
+            assert drain(rx) == SENT[before:]
+        until(lambda: ch.stats().first_offset >= end, "it is removed")
+
+
 @pytest.mark.parametrize("codec", [codecs.bytes_(), codecs.pickle()], ids=lambda codec: codec.name)
 def test_threads_that_share_a_receiver_in_all_ways_get_each_message_once(path: Path, codec: Any) -> None:
     """Among them one whose calls are undone, as an interrupt would."""

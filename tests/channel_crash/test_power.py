@@ -342,8 +342,9 @@ def test_what_a_call_that_raised_gave_back_is_not_taken_after_a_power_cut(
         assert drain(rx) == [b"0", b"1"]
 
 
+@pytest.mark.parametrize("of_all", [False, True], ids=["the offset", "all"])
 def test_what_calls_of_several_gave_back_after_a_failed_sync_comes_again(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+    yard: Yard, of_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one gives back what lies before what the second one has, and the log is poisoned: so that cannot be synced, but stored."""
     path, real, real_offsets = yard.keep(), files.sync, Channel._sync_offsets
@@ -366,7 +367,7 @@ def test_what_calls_of_several_gave_back_after_a_failed_sync_comes_again(
         assert ch._offsets is not None
 
         def sync(fd: int, of: int = ch._offsets._fd) -> None:
-            if fd == of:
+            if of_all or fd == of:
                 raise OSError(errno.EIO, "planted")
             real(fd)
 

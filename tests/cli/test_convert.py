@@ -184,6 +184,14 @@ def test_neither_lies_in_the_other(run: Run, tmp_path: Path, source: str, target
     assert rows(tmp_path / "all" / "q")[0][1] == rows(tmp_path / ".out.converting")[0][1] == b"x"
 
 
+def test_a_link_that_leads_to_itself_is_no_place_for_a_log(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "q", "queue", SENT[:10])
+    (tmp_path / "loop").symlink_to("loop")
+    told = run("convert", tmp_path / "q", tmp_path / "loop", "--to", "topic")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert "give a directory that is not there yet" in told.stderr
+
+
 @pytest.mark.parametrize("source", ["all", "links"])
 def test_beside_the_logs_in_their_directory(run: Run, tmp_path: Path, source: str) -> None:
     for name in ("a", "b"):

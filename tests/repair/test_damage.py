@@ -133,3 +133,29 @@ def test_any_file(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
             except BaseException as error:
                 error.add_note(f"{name}, byte {at}")
                 raise
+
+
+@pytest.mark.parametrize("kind", ["topic", "channel"])
+def test_zeros_that_read_as_empty_records_take_none_from_the_next_segment(kind: str, path: Path) -> None:
+    """Without checksums nothing tells them from records, and there are more of them than there were."""
+    logs.lay(kind, path)
+    first = logs.segments(path)[0]
+    for companion in path.rglob("*.time"):
+        companion.unlink()
+    seg = first.read()
+    places = [seg.scan(seg.start, first.end, n, verify=False).position for n in range(2, first.next)]
+    start = places[0]
+    end = next(at for at in places[1:] if (at - start) % 8 == 0)  # whole frames of none
+    with seg.paths.data.open("r+b") as data:
+        data.seek(start)
+        data.write(bytes(end - start))
+    if kind == "topic":
+        with Topics(path, read_only=True) as topics, topics.topic("t").tailer(partitions=[1]) as tailer:
+            got = [m.payload for m in tailer]
+    else:
+        with Channel[bytes](path, read_only=True) as c:
+            rx, got = c.rx(), []
+            while (message := rx.try_recv()) is not None:
+                got.append(message)
+    assert got.count(b"") > places.index(end)
+    assert got[-(logs.COUNT - first.next) :] == logs.SENT[first.next :]

@@ -14,6 +14,7 @@ from penstock.storage.losses import Listed, LossList
 from penstock.storage.report import Recovery
 from penstock.storage.walking import next_readable, place_over, walk
 from penstock.verify import verify
+from tests.queue.crash import Image
 from tests.repair import logs
 from tests.repair.test_verify import flip
 
@@ -436,3 +437,33 @@ def test_a_log_that_ends_within_a_listed_loss_keeps_what_is_listed_before(tmp_pa
     own.path.write_text("{")
     own.cut(Place(0, 0), "b")
     assert own.path.read_text() == "{"
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_a_batch_that_a_power_cut_tore_is_cut_from_behind_what_is_listed(kind: str, path: Path, tmp_path: Path) -> None:
+    """Nothing leads through what is lost to the batch's beginning."""
+    logs.lay(kind, path)
+    last, lost = logs.segments(path)[-1], COUNT - 8
+    seg = last.read()
+    at = seg.scan(seg.start, last.end, lost - seg.base, verify=False).position
+    flip(seg.paths.data, at + (1 if kind == "queue" else 2))  # its length
+    assert apply(path).left == ()
+    listed = {i for one in logs.segments(path)[-1].losses for i in range(one.first, one.last + 1)}
+    assert lost in listed
+    batch = [b"batch %d" % i for i in range(5)]
+    if kind == "queue":
+        with Queue(path, file_size=8192) as q:
+            q.append_batch(batch)
+            image, end = Image.take(path), logs.segments(path)[-1].end
+    else:
+        with Topics(path, segment_bytes=1800, linger_s=0) as topics:
+            page = {n: data for n, data in Image.take(path).items() if n.endswith(".lock")}
+            topics.topic("t").publish_many(batch, partition=1).wait()
+            image, end = Image({**Image.take(path), **page}), logs.segments(path)[-1].end
+    name = seg.paths.data.relative_to(path).as_posix()
+    torn = image[name][: end - 3].ljust(len(image[name]) if kind == "queue" else 0, b"\0")
+    laid = image.changed(name, torn).lay(tmp_path / "cut", "new")
+    wanted = {i: payload for i, payload in WAS.items() if i not in listed}
+    assert reopened(kind, laid, b"more") == COUNT
+    assert logs.read(kind, laid).records == wanted | {COUNT: b"more"}
+    assert verify(laid).findings == ()

@@ -86,6 +86,8 @@ class Group:
         self._done = done
         self._gaps = bool(done.beyond)  # some of what the reader comes to is done already
         self._back: deque[Taken] = deque()  # given back by members that left, to be taken before anything else
+        self._under_way: list[int] = []  # offsets of what is done, if the call that received it does not raise
+        self._waited_for = False  # somebody asked for that
         self._astray: int | None = None  # the sequence to read next, when the reader may stand elsewhere
         self._lock = threading.Lock()
         self._on_reached = on_reached
@@ -225,6 +227,23 @@ class Group:
         for member, none in nothing:
             member.unacked = none
 
+    def needs(self, end: int) -> bool:
+        """Whether something below this offset may still be given back, though it is done. When it no longer may, that is told as what is
+        reached is."""
+        self._waited_for = True  # first: whoever ends a call looks at it last
+        self._waited_for = any(offset < end for offset in tuple(self._under_way))
+        return self._waited_for
+
+    def settle(self, some: Iterable[Taken]) -> None:
+        """The call that received these has come to its end."""
+        with self._lock:
+            for taken in some:
+                with contextlib.suppress(ValueError):
+                    self._under_way.remove(taken.offset)
+        if self._waited_for and not self._under_way:
+            self._waited_for = False
+            self._on_reached()
+
     def wait(self, timeout_s: float | None) -> bool:
         """Sleep until there may be more to take; False when the time is over."""
         return bool(self._back) or self._astray is not None or self._reader.wait(timeout_s)
@@ -242,16 +261,17 @@ class Group:
         got = self.receive_taken(decode)
         if got is None:
             return NOTHING
-        if self._sync is not None:
-            try:
+        try:
+            if self._sync is not None:
                 self._sync()
-            except BaseException:
-                self.unreceive([got[0]])
-                raise
+            self.settle([got[0]])
+        except BaseException:
+            self.unreceive([got[0]])
+            raise
         return got[1]
 
     def receive_taken(self, decode: Decode[T] | None) -> tuple[Taken, T] | None:
-        """The same with what `unreceive` takes, and not synced."""
+        """The same with what `unreceive` takes, or `settle`, and not synced."""
         got = None
         try:
             with self._lock:
@@ -276,8 +296,10 @@ class Group:
                     out = self._receive_each(n, decode, taken)
                 self._allow()
             self._tell()
-            if taken and self._sync is not None:
-                self._sync()
+            if taken:
+                if self._sync is not None:
+                    self._sync()
+                self.settle(taken)
             return out
         except BaseException:
             if taken:
@@ -301,6 +323,7 @@ class Group:
             return None  # what comes before it is had one by one
         if out:
             taken.append(Taken(low, self._offset(), batch[0]))
+            self._under_way.append(low)
             self._done.low = taken[0].end
             self._keep(self._done)
         self._astray = None
@@ -325,7 +348,7 @@ class Group:
         """The next one, done; None at the end."""
         if self._astray is not None:
             self._return()
-        before = self._records.sequence
+        before, taken = self._records.sequence, None
         try:
             taken = self._next()
             if taken is None:
@@ -335,11 +358,14 @@ class Group:
             out = self._decoded(decode, taken)
             done.add(taken.offset, taken.end)
             gaps = bool(done.beyond) or done.low > taken.end
+            self._under_way.append(taken.offset)
             self._keep(done)
             self._done, self._gaps = done, gaps
             return taken, out
         except BaseException as error:
             self._astray = before
+            if taken is not None and taken.offset in self._under_way:
+                self._under_way.remove(taken.offset)
             raise self._told(error) from error.__cause__
 
     def undo(self, since: int) -> None:
@@ -350,11 +376,25 @@ class Group:
             self.unreceive([Taken(offset, end, Message(sequence, None, b""))])
 
     def unreceive(self, some: list[Taken]) -> None:
-        """What was received is not done after all, and comes again, unless its segment was removed since. If its place must survive a
-        power cut that is on the disk on return: also a task's cancelling waits for it then."""
+        """What was received is not done after all, and comes again: its segment is kept as long as a call may raise, but for the moment
+        before one that takes it from the taker returns. If its place must survive a power cut that is on the disk on return: also a task's
+        cancelling waits for it then."""
+        try:
+            if not self._put_back(some):
+                return
+        finally:
+            self.settle(some)
+        self._ring()
+        if self._sync is not None:
+            # What said that it was done may be on the disk already. Another exception is on its way, which is what the caller is to see:
+            # a sync that fails has poisoned the log, so the next call tells.
+            with contextlib.suppress(PenstockError, OSError):
+                self._sync()
+
+    def _put_back(self, some: list[Taken]) -> bool:
         with self._lock:
             if not self.members:
-                return
+                return False
             self._hold()
             done = self._done.copy()
             with self._holding_segments():
@@ -366,12 +406,7 @@ class Group:
                 self._gaps = bool(done.beyond)
                 self._keep(done, back=True)
                 self._done = done
-        self._ring()
-        if self._sync is not None:
-            # What said that it was done may be on the disk already. Another exception is on its way, which is what the caller is to see:
-            # a sync that fails has poisoned the log, so the next call tells.
-            with contextlib.suppress(PenstockError, OSError):
-                self._sync()
+        return True
 
     def _holding_segments(self) -> AbstractContextManager[object]:
         """Segments are removed under the log's lock: what is kept within this holds those that it needs."""

@@ -97,10 +97,16 @@ class Kept:
         if self.sync_offset is not None:
             with suppress(PenstockError, OSError) if back else nullcontext():
                 self.sync_offset()  # what the file leaves to `low`, which may not be on the disk yet, and says itself until now
-        self._cursors.store(self._name, self._slot, ranges)  # synced: a torn one would not say its slot either
+        try:
+            self._cursors.store(self._name, self._slot, ranges)  # synced: a torn one would not say its slot either
+        except (PenstockError, OSError):
+            if not back:
+                raise
+            self._cursors.store(self._name, self._slot, ranges, durable=False)
         self._stored = ranges
         if self._sync_names is not None:
-            self._sync_names()
+            with suppress(PenstockError, OSError) if back else nullcontext():
+                self._sync_names()
 
     def _put_back(self, stored: list[tuple[int, int]]) -> None:
         """Have the file say what it said before; what went wrong may have come when it was replaced."""

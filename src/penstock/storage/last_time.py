@@ -17,6 +17,7 @@ from penstock.storage.manifest import Manifest
 from penstock.storage.segment import Format, SegmentPaths, read_companion
 
 DAY_US: Final = 86_400_000_000
+_FIRST: Final = 64  # nearly always the last one is known, and this is done at each opening
 _PART: Final = 1 << 14
 
 
@@ -43,11 +44,13 @@ def _times(paths: SegmentPaths, fmt: Format, base: int) -> Times:
 
 def _backwards(times: Times, count: int) -> Iterator[int]:
     """All that are known of so many records."""
-    count = min(count, len(times))
-    for start in range((count - 1) // _PART * _PART, -1, -_PART):
-        part = times.some(start, min(start + _PART, count))
+    end, size = min(count, len(times)), _FIRST
+    while end > 0:
+        start = max(0, end - size)
+        part = times.some(start, end)
         if any(part):  # else there may be very many
             yield from filter(None, map(abs, reversed(part)))
+        end, size = start, _PART
 
 
 def _before(top: Path, fmt: Format, manifest: Manifest, segment: int) -> Iterator[int]:

@@ -229,7 +229,9 @@ class LogReader:
         if info is not None and info.end > at.position and info.next > at.sequence:
             self._more(seg, at, info)
             return True
-        return self._go_on(seg.id, at.sequence)
+        # Zeros may have been taken for empty records: what is known of the segment says where the next one begins.
+        next_ = at.sequence if at.position != self._ends.position else min(at.sequence, self._ends.sequence)
+        return self._go_on(seg.id, next_)
 
     def _more(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
         if at.position >= len(seg.data) or self._has_grown(seg, info):

@@ -377,9 +377,8 @@ class Opening:
             while keep > 0 and seg.base + keep > least and not seg.times.ends_batch(keep - 1):
                 keep -= 1
             if keep < count:
-                at = seg.scan(seg.start, found.end.position, keep, False).position
-                points = [p for p in found.points if p[0] < seg.base + keep]
-                walked[-1] = (seg, found._replace(end=Place(at, seg.base + keep), points=points))
+                found = _without_last(seg, found, keep)
+                walked[-1], keep = (seg, found), found.end.sequence - seg.base
             if keep or len(walked) == 1:
                 return
             walked.pop()  # nothing is left of this segment: the batch may have begun in the one before
@@ -392,17 +391,21 @@ class Opening:
         while keep > 0 and seg.base + keep > least and seg.times.goes_on(keep - 1):
             keep -= 1
         if keep < count:
-            at = seg.scan(seg.start, found.end.position, keep, False).position
-            points = [p for p in found.points if p[0] < seg.base + keep]
-            walked[-1] = (seg, found._replace(end=Place(at, seg.base + keep), points=points))
+            walked[-1] = (seg, _without_last(seg, found, keep))
 
     def _written_next(self, seg: ReadSegment, found: Walked) -> int:
         """The sequence up to which the log was written when that was last noted, if the frames have reached it; or 0."""
         at = self._written_in(seg)
         if not self.written or not seg.start < at <= found.end.position:
             return 0
-        whole = seg.scan(seg.start, at, verify=False)
-        return seg.base + whole.count if whole.position == at else 0
+        start = Place(seg.start, seg.base)
+        for hole in found.losses:
+            if hole.position < at:
+                start = Place(hole.end, hole.loss.last + 1)
+        if start.position > at:
+            return 0
+        whole = seg.scan(start.position, at, verify=False)
+        return start.sequence + whole.count if whole.position == at else 0
 
     def _settle(self, walked: list[tuple[ReadSegment, Walked]], segments: list[int], exact: bool) -> Tail:
         """Write down what the walk found: indexes, manifest, the torn tail's copy; and make it durable."""
@@ -488,6 +491,22 @@ class Opening:
             self.report.torn.append(f"{source}: beyond the end of the log, kept as {aside.name}")
         files.remove(paths.index)
         files.remove(paths.times)
+
+
+def _without_last(seg: ReadSegment, found: Walked, keep: int) -> Walked:
+    """Of what was walked the first so many records. Nothing leads through what is lost, so they are counted from behind that; a loss
+    stays whole, as its numbers are not given to others."""
+    at, next_ = Place(seg.start, seg.base), seg.base + keep
+    for hole in found.losses:
+        if hole.loss.first < next_:
+            at = Place(hole.end, hole.loss.last + 1)
+    if at.sequence < next_:
+        at = Place(seg.scan(at.position, found.end.position, next_ - at.sequence, False).position, next_)
+    return found._replace(
+        end=at,
+        losses=[hole for hole in found.losses if hole.loss.first < at.sequence],
+        points=[point for point in found.points if point[0] < at.sequence],
+    )
 
 
 def _last_nonzero(data: Buffer, start: int, path: Path) -> int | None:

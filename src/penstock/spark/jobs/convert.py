@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.converting import Converted, ConvertReport, check_apart, place_of
+from penstock.converting import Converted, ConvertReport, check_apart, place_of, real_path
 from penstock.errors import InvalidOption, LogNotFound
 from penstock.inspect import FormatName, Part, find
 from penstock.spark.jobs.targets import columns_for, make_topics
@@ -64,7 +64,7 @@ def _logs(source: str | Path, target: Path) -> list[Part]:
     parts = find(source)
     if not _started(target) and not (target / _DONE).is_dir():
         return parts
-    return [part for part in parts if Path(part.path).resolve() != target.resolve()] or parts
+    return [part for part in parts if real_path(Path(part.path)) != real_path(target)] or parts
 
 
 def _over(places: set[Path]) -> set[Path]:
