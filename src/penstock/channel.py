@@ -656,7 +656,7 @@ class Channel(AsyncClosable, Generic[T]):
             self._let_go()
             return
         if self._log is not None:
-            self._log.check_may_close()
+            self._log.syncing.check_interrupts_none()
         janitor = self._janitor
         if janitor is not None:
             janitor.stop()

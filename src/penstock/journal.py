@@ -540,7 +540,7 @@ class Journal(AsyncClosable):
     def _close(self, log: Log) -> None:
         try:
             self._janitor.stop()
-            with suppress(OSError, PenstockError), log.untold():  # closing the log says so again
+            with suppress(OSError, PenstockError), log.syncing.untold():  # closing the log says so again
                 log.sync()
                 log.seal_finished()
                 self._tidy(log)  # so that the next open need not look at it

@@ -244,7 +244,7 @@ class Queue(AsyncClosable):
     def close(self) -> None:
         """Sync, give back unused disk, and close. Nothing appended is dropped."""
         if self._log is not None:
-            self._log.check_may_close()
+            self._log.syncing.check_interrupts_none()
         janitor = self._janitor
         if janitor is not None:
             janitor.stop()

@@ -15,7 +15,7 @@ import pytest
 from penstock import channel, journal
 from penstock.kernel.reference import buffered as buffered_kernel
 from penstock.kernel.reference import writer
-from penstock.storage import buffered, companion, files, growing, log, recovery, span
+from penstock.storage import buffered, companion, files, growing, log, recovery, sealing, span, syncing
 from penstock.storage.control import Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory
@@ -89,7 +89,7 @@ def list_unsynced(patch: Patch) -> None:
     def seal_finished(self: log.Log, least: int = 1) -> int:
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(self, "sync", lambda: 0)
-            meanwhile.setattr(self, "_seal_files", lambda control, done: None)
+            meanwhile.setattr(sealing, "seal_files", lambda log, control, done: None)
             return real(self, least)
 
     patch.setattr(log.Log, "seal_finished", seal_finished)
@@ -107,7 +107,7 @@ def swallow_failed_syncs(patch: Patch) -> None:
         with suppress(OSError):
             sync()
 
-    for module in (span, log, buffered, channel):
+    for module in (span, log, syncing, sealing, buffered, channel):
         patch.setattr(module, "guard_sync", guard_sync)
 
 
@@ -131,7 +131,7 @@ def trust_the_killed(patch: Patch) -> None:
 
     patch.setattr(Control, "initialise", initialise)
     patch.setattr(recovery.Opening, "sync", lambda self, fd: None)
-    patch.setattr(log.Log, "_seal_files", lambda self, control, done: None)
+    patch.setattr(sealing, "seal_files", lambda log, control, done: None)
 
 
 def forget_ledger(patch: Patch) -> None:

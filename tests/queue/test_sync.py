@@ -17,6 +17,7 @@ from penstock.storage.control import Mark
 from penstock.storage.directory import Directory
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
+from penstock.storage.syncing import unless_gone
 from tests.queue.crash import Child, Disk, Image, Yard, fill_disk, never_seal, numbered, open_yard, payload, records
 from tests.support import until
 
@@ -563,12 +564,12 @@ def test_a_file_that_was_sealed_meanwhile_and_is_gone_is_no_failed_sync(
             q.append(b"x" * 1000)
         log, (segment,) = q._open_log(), finished
         control = log.writable()
-        with pytest.raises(FileNotFoundError), log._unless_gone(control, segment):
+        with pytest.raises(FileNotFoundError), unless_gone(log, control, segment):
             raise FileNotFoundError
         log.seal_finished()
-        with log._unless_gone(control, segment):
+        with unless_gone(log, control, segment):
             raise FileNotFoundError
-        with pytest.raises(FileNotFoundError), log._unless_gone(control, control.active().segment):
+        with pytest.raises(FileNotFoundError), unless_gone(log, control, control.active().segment):
             raise FileNotFoundError
 
 
@@ -687,7 +688,7 @@ def test_and_when_the_background_was_at_work_meanwhile(path: Path, disk: Disk) -
     begun, told = threading.Event(), threading.Event()
 
     def turn() -> None:
-        with q._open_log().untold(), pytest.raises(SyncFailed):
+        with q._open_log().syncing.untold(), pytest.raises(SyncFailed):
             begun.set()
             assert told.wait(60)
             q.sync()

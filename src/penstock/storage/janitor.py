@@ -19,6 +19,7 @@ from penstock.errors import DiskFull, LogClosed, PenstockError, SyncFailed
 from penstock.options import Flush
 from penstock.storage.dropping import ready
 from penstock.storage.log import Log
+from penstock.storage.syncing import undurable_bytes
 from penstock.storage.weakly import all_of
 
 _SOONER = 1 << 62
@@ -107,7 +108,7 @@ class Janitor(threading.Thread):
         assert log is not None
         log.writable()
         try:
-            with log.untold():
+            with log.syncing.untold():
                 self._flush_if_due(log)
                 try:
                     log.prepare_next()
@@ -141,7 +142,7 @@ class Janitor(threading.Thread):
         now = time.monotonic()
         if self._due_s is None:
             self._due_s = now + (self._flush.interval_s or 0.0)
-        if now >= self._due_s or log.undurable_bytes() >= (self._flush.size_bytes or 1):
+        if now >= self._due_s or undurable_bytes(log) >= (self._flush.size_bytes or 1):
             self._due_s = now + _AGAIN_S  # if it cannot be tried: no descriptor may be left for it
             try:
                 log.sync()
@@ -157,7 +158,7 @@ class Janitor(threading.Thread):
         now = log.active()
         if self._due_s is None:
             return now.end  # all is durable: the next append starts the clock
-        return now.end + max(0, (self._flush.size_bytes or 1) - log.undurable_bytes())
+        return now.end + max(0, (self._flush.size_bytes or 1) - undurable_bytes(log))
 
 
 _at_work: weakref.WeakSet[Janitor] = weakref.WeakSet()

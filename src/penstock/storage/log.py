@@ -1,20 +1,17 @@
 """One log: segments, the control page, the manifest and the cursors, as one thing to append to and read from.
 
-The four uses are policy over this. Here are opening, syncing, sealing, retiring and closing; how appends are written is the
-write path's: `mapped`, or `buffered` where files grow. Lock order: `_sync_lock`, then the write path's, then the control
-page's.
+The four uses are policy over this. Here are opening and closing, and what the parts know of each other: how appends are written
+is the write path's (`mapped`, or `buffered` where files grow), `syncing` puts them on the disk, `sealing` makes, seals and retires
+the files. Lock order: `syncing.lock`, then the write path's, then the control page's.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Final
 
 from penstock import kernel
 from penstock.errors import (
@@ -26,7 +23,7 @@ from penstock.errors import (
     SyncFailed,
 )
 from penstock.options import Roll
-from penstock.storage import files, growing, notes, segment
+from penstock.storage import files, sealing
 from penstock.storage.buffered import Buffered, Buffering
 from penstock.storage.closable import Closing
 from penstock.storage.control import Active, Control, Mark
@@ -38,13 +35,10 @@ from penstock.storage.mapped import Mapped
 from penstock.storage.opening import check, is_believable, join_manifest, recover, survey
 from penstock.storage.recovery import Tail
 from penstock.storage.report import OnProgress, Recovery
-from penstock.storage.segment import Format, WriteSegment
+from penstock.storage.segment import Format
 from penstock.storage.span import finish_appends, guard_sync
+from penstock.storage.syncing import Syncing
 from penstock.storage.weakly import all_of
-
-_NEVER: Final = (1 << 63) - 1
-_PERSIST_MARK_S: Final = 1.0
-_OFTEN_BYTES: Final = 8 << 20  # a sync for less than this is one of many
 
 
 class Log:
@@ -97,15 +91,11 @@ class Log:
         self._may_be_empty = may_be_empty
         self._mirror = mirror  # where every published end, as such a byte, is stored too
         self._pid = os.getpid()
-        self._sync_lock = threading.Lock()
-        self._syncs_in = 0  # the thread that has it
-        self._persisted_s = 0.0
+        self.syncing = Syncing(path)
         self.manifest = Manifest(self.directory.own / "manifest", read_only=self.read_only)
         self.control: Control | None = None
         self.writing: Mapped | Buffered | None = None  # the write path; None when read-only
         self.recovery = Recovery()
-        self._told_failed = False  # whoever uses this object has been told that a sync failed
-        self._unheard: set[int] = set()  # threads that tell nobody
         self._static: Tail | None = None
         try:
             if still:
@@ -366,47 +356,8 @@ class Log:
 
     def sync(self, timeout_s: float | None = None) -> int:
         """Put everything appended so far on the disk; the durable mark. Waits for a sync under way at most `timeout_s`."""
-        control, writing = self.writable(), self.writing
-        if isinstance(writing, Buffered):
-            writing.drain(timeout_s)
-        wanted = control.active().next
-        if timeout_s is not None:
-            if not self._sync_lock.acquire(timeout=max(0.0, timeout_s)):
-                raise TimeoutError(f"{self.path}: the disk took longer than {timeout_s} s; what was appended stays")
-            self._sync_lock.release()
-        with self._sync_lock:
-            self.check_open()
-            if control.poison:
-                raise self.failed(control.poison)
-            if control.durable_next < wanted:
-                self._syncs_in = threading.get_ident()
-                try:
-                    self._sync_all(control)
-                except SyncFailed:
-                    self.note_told()
-                    raise
-                finally:
-                    self._syncs_in = 0
+        self.syncing.sync(self, timeout_s)
         return self.durable_sequence
-
-    def failed(self, code: int) -> SyncFailed:
-        """To be raised: a sync failed, here or in another process."""
-        self.note_told()
-        return SyncFailed(self.path, code)
-
-    def note_told(self) -> None:
-        """Whoever uses this log is told that a sync failed, so that closing it need not."""
-        self._told_failed |= threading.get_ident() not in self._unheard
-
-    @contextmanager
-    def untold(self) -> Iterator[None]:
-        """What fails in this thread meanwhile is told to nobody."""
-        me = threading.get_ident()
-        self._unheard.add(me)
-        try:
-            yield
-        finally:
-            self._unheard.discard(me)
 
     def sync_to(self, next_: int, timeout_s: float | None = None) -> None:
         """Put every record below `next_` on the disk. Callers that wait here meanwhile share the next sync."""
@@ -415,152 +366,31 @@ class Log:
             self.writable()  # what is on the disk is so also when the log was closed meanwhile
             self.sync(timeout_s)
 
-    def undurable_bytes(self) -> int:
-        """How much a power cut would take."""
-        control = self.writable()
-        now, durable = control.active(), control.durable
-        if durable is not None and durable.segment == now.segment:
-            return now.end - durable.end
-        return now.end + (self.file_size if durable is not None else 0)
+    def failed(self, code: int) -> SyncFailed:
+        """To be raised: a sync failed, here or in another process."""
+        return self.syncing.failed(code)
 
-    def _sync_all(self, control: Control) -> None:
-        if isinstance(self.writing, Mapped):
-            self.writing.writer.durable = self.undurable_bytes() < _OFTEN_BYTES
-        with self.locked():
-            now, n = control.active(), control.count_sync()
-            seg = self._standing_on(now)
-            if seg is not None:
-                notes.note(seg.fd, self.fmt.HEADER_BYTES, n, now.end, now.next)
-            else:
-                with files.opened(self.path / self.fmt.name(now.segment), write=True) as fd:
-                    notes.note(fd, self.fmt.HEADER_BYTES, n, now.end, now.next)
-        guard_sync(self.directory, control, lambda: self._sync_segments(control, now))
-        with self.locked():
-            if control.poison:
-                raise SyncFailed(self.path, control.poison)
-            if control.durable_next < now.next:
-                control.mark_durable(Mark(now.segment, now.end, now.next))
-        if time.monotonic() - self._persisted_s > _PERSIST_MARK_S:
-            # The mark tells damage from a torn tail after a power cut. A second behind is near enough; with every sync it
-            # would cost as much as the sync.
-            guard_sync(self.directory, control, lambda: files.sync(control.fd))
-            self._persisted_s = time.monotonic()
-
-    def _sync_segments(self, control: Control, now: Active) -> None:
-        durable, seg = control.durable, self._standing_on(now)
-        if seg is None or not seg.names_synced or durable is None or durable.segment != now.segment:
-            control.check_here()
-        if durable is None or durable.segment != now.segment:
-            for info in self.finished().values():
-                if not info.sealed and (durable is None or info.id >= durable.segment) and info.id < now.segment:
-                    self._sync_file(control, info.id)
-        if seg is not None:
-            seg.sync()
-        else:
-            self._sync_file(control, now.segment)
-
-    def _standing_on(self, now: Active) -> WriteSegment | None:
-        """The active segment, if it is mapped here."""
-        return self.writing.on(now) if isinstance(self.writing, Mapped) else None
-
-    def _sync_file(self, control: Control, segment_id: int) -> None:
-        paths = self.directory.paths(segment_id)
-        with self._unless_gone(control, segment_id):
-            if self.fmt.GROWS:
-                growing.sync(self.path, self.fmt, segment_id)
-            else:
-                with files.opened(paths.data) as fd:
-                    files.sync(fd)
-            paths.sync_names()
-
-    @contextmanager
-    def _unless_gone(self, control: Control, segment_id: int) -> Iterator[None]:
-        """Somebody's retention may remove a finished segment while we are at it, or his compression its file, once it is sealed, which
-        is to say synced: that is no failed sync."""
-        try:
-            yield
-        except FileNotFoundError:
-            info = self.finished().get(segment_id)
-            if segment_id == control.active().segment or (info is not None and not info.sealed):
-                raise
+    def note_told(self) -> None:
+        """Whoever uses this log is told that a sync failed, so that closing it need not."""
+        self.syncing.note_told()
 
     # ---- what the background does ----
 
     def prepare_at(self) -> int:
         """The end of the active segment from which on its successor should be made."""
-        if self.fmt.GROWS:
-            return _NEVER
-        now = self.active()
-        half = min(self.mapped.roll_at(), self.file_size) // 2
-        return half if now.end < half else _NEVER
+        return sealing.prepare_at(self)
 
     def prepare_next(self) -> None:
         """Make the next segment's files before they are needed, so that a roll is not a stall."""
-        now = self.active()
-        if isinstance(self.writing, Buffered):
-            if not self.writing.has_rolled:
-                return  # many a one never will
-        else:
-            few = self.roll.records is not None and now.next - now.base >= self.roll.records // 2
-            if now.end < self.prepare_at() < _NEVER and not few and self.roll.interval_s is None:
-                return
-        new = self.fmt.next_id(now.segment, files.now_us())
-        if not self.directory.is_prepared(new):
-            self.writable().check_here()
-            made = self.directory.prepare(new)
-            with self.locked() as control:
-                if control.active().segment == now.segment:
-                    segment.place(made)
-            segment.discard(made)
+        sealing.prepare_next(self)
 
     def seal_finished(self, least: int = 1) -> int:
         """Sync finished segments, give back what they did not use, and list them as sealed, if there are so many; how many."""
-        waiting = [s for s in self.finished().values() if not s.sealed]
-        if len(waiting) < least:
-            return 0
-        self.writable().check_here()
-        if not self.fmt.GROWS:  # else sealing syncs all there is; and what is buffered need not hurry
-            self.sync()
-        for listed in sorted(waiting, key=lambda s: s.id):
-            # Look again once it is no longer active: a roll that was cut short lists a segment that then goes on growing.
-            info = self.finished().get(listed.id) if listed.id < self.active().segment else None
-            if info is not None and not info.sealed:
-                self._seal_files(self.writable(), Mark(info.id, info.end, info.count))
-                with self.locked() as control:
-                    if info.id in self.manifest.snapshot(control.generation):
-                        self.manifest.sealed(info)
-        guard_sync(self.directory, self.writable(), self.manifest.sync)
-        with self.locked() as control:
-            self.manifest.refresh(control.generation)  # or what others added since would be lost
-            if self.manifest.is_long:
-                self.manifest.rewrite(control.generation + 1)
-                control.next_generation()
-        return len(waiting)
-
-    def _seal_files(self, control: Control, done: Mark) -> None:
-        """Here `done.next` counts the segment's records."""
-        assert self.writing is not None
-        self.writing.wait_for_growth()
-
-        def seal() -> None:
-            with self._unless_gone(control, done.segment):
-                assert self.writing is not None
-                self.directory.seal(done.segment, done.next, done.end, synced=self.writing.take_synced(done.segment))
-
-        guard_sync(self.directory, control, seal)
+        return sealing.seal_finished(self, least)
 
     def retire(self, info: SegmentInfo, *, unless: Callable[[SegmentInfo], bool] = lambda _: False) -> bool:
-        """Delete a sealed segment, unless (asked under the lock) it is needed. It is listed as gone first: a crash in
-        between leaves a file, never a hole."""
-        with self.locked() as control:
-            if unless(info):
-                return False
-            control.check_here()
-            self.manifest.refresh(control.generation)
-            self.manifest.retired(info)
-        guard_sync(self.directory, control, self.manifest.sync)
-        self.directory.delete(info.id)
-        return True
+        """Delete a sealed segment, unless (asked under the lock) it is needed."""
+        return sealing.retire(self, info, unless)
 
     def hold(self, name: str, position: int) -> int:
         """Give a new named reader its cursor: from now on retention, which looks under the lock too, keeps what it has not
@@ -572,26 +402,18 @@ class Log:
 
     # ---- closing ----
 
-    def check_may_close(self) -> None:
-        """A signal's handler cannot close what it has interrupted in a sync: that would wait for itself."""
-        if self._syncs_in == threading.get_ident():
-            raise LogBusy(
-                f"{self.path}: closed by the handler of a signal that came while this thread syncs it; let the handler raise an "
-                "exception, such as SystemExit, and close the log where that is caught"
-            )
-
     def close(self) -> None:
         """Sync, and if no other process has the log open, give back what is not used and mark it clean."""
         if self.inherited:
             self.closed = True
             return
-        self.check_may_close()
+        self.syncing.check_interrupts_none()
         self._turns.once(self._close)
 
     def _close(self) -> None:
         if self.closed:
             return
-        failed = self._fails_untold()
+        failed = self.syncing.fails_untold(self)
         try:
             if not self.read_only and self.control is not None and not self.control.poison:
                 if isinstance(self.writing, Buffered):
@@ -607,24 +429,16 @@ class Log:
                         raise  # a full disk only leaves the sealing to whoever opens the log next
                 self.sync()
                 self.control.check_here()
-                with self._sync_lock:
+                with self.syncing.lock:
                     self._close_clean(self.control)
         finally:
-            with self._sync_lock:
+            with self.syncing.lock:
                 self.closed = True
                 if self.control is not None and not self.read_only:
                     self.control.page.ring()
                 self._let_go()
         if failed:
             raise self.failed(failed)
-
-    def _fails_untold(self) -> int:
-        """The error of a sync that failed in the background, or in another process, if it left something undone, and nobody knows; or 0."""
-        control, writing = self.control, self.writing
-        if control is None or writing is None or not control.poison or self._told_failed:
-            return 0
-        lost = isinstance(writing, Buffered) and writing.appends.lost > 0
-        return control.poison if lost or control.durable_next < control.active().next else 0
 
     def check_not_closing(self) -> None:
         if self._closing:
@@ -638,7 +452,7 @@ class Log:
         now = control.active()
         # First: should we die over giving blocks back, whoever joins a reader believes the page, and to touch a hole may kill.
         control.set_allocated(now.end, now.next)
-        self._seal_files(control, Mark(now.segment, now.end, now.next - now.base))
+        sealing.seal_files(self, control, Mark(now.segment, now.end, now.next - now.base))
         self.directory.remove_prepared()
         mark = Mark(now.segment, now.end, now.next)
         control.mark_durable(mark)
@@ -661,7 +475,7 @@ class Log:
 
     def forked(self) -> None:
         """In the child: locks, files and threads are the parent's. Let go of them; the next call says to open it anew."""
-        self._sync_lock = threading.Lock()
+        self.syncing.forked()
         self.manifest.forked()
         if self.control is not None:
             self.control.forked()

@@ -21,7 +21,7 @@ from unittest import mock
 from penstock import kernel
 from penstock.kernel import reference
 from penstock.kernel.reference import Buffered, buffered
-from penstock.storage import claims, files, log
+from penstock.storage import claims, files, syncing
 from penstock.storage.janitor import Janitor
 from penstock.storage.log import Log
 from penstock.storage.promise import Bell
@@ -78,7 +78,7 @@ def standing_in(names: Iterable[str], wrap: Wrap) -> Iterator[Janitors]:
         )
         stack.enter_context(reference_kernel())
         # Marks are persisted once a second: how often in a run would depend on how fast it is.
-        stack.enter_context(mock.patch.object(log, "_PERSIST_MARK_S", _LONG_S))
+        stack.enter_context(mock.patch.object(syncing, "_PERSIST_MARK_S", _LONG_S))
         stack.enter_context(mock.patch.object(buffered, "_PERSIST_S", _LONG_S))
         stack.enter_context(mock.patch.object(Buffered, "_due_in", _due_in))
         stack.enter_context(mock.patch.object(Buffered, "wait", _hurried(Buffered.wait)))
