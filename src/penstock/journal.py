@@ -130,7 +130,7 @@ class Journal(AsyncClosable):
         # First of all: an open that fails later has begun a session, and set the last one aside.
         if not isinstance(buffer_bytes, int) or not 1 <= buffer_bytes <= MAX_NUMBER:
             raise ValueError(f"buffer_bytes must be 1 to {MAX_NUMBER}, not {buffer_bytes!r}")
-        if not isinstance(linger_s, SupportsFloat) or not linger_s >= 0:
+        if not isinstance(linger_s, SupportsFloat) or not float(linger_s) >= 0:
             raise ValueError(f"linger_s must be a number from 0 on, not {linger_s!r}")
         self._holder: Holder | None = None
         self._lock = threading.Lock()  # of what is registered and retired, and the order in which that is written

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +213,69 @@ def test_threads_that_share_a_receiver_in_all_ways_get_each_message_once(path: P
         for thread in threads:
             thread.result()
     assert sorted(int(data) for part in got for data in part) == list(range(count))
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """The next syncs of offsets do these, one each, and then go on."""
+    acts: list[Callable[[], object]] = []
+    real = Channel._sync_offsets
+
+    def sync_offsets(self: Channel[bytes]) -> None:
+        if acts:
+            acts.pop(0)()
+        real(self)
+
+    monkeypatch.setattr(Channel, "_sync_offsets", sync_offsets)
+    return acts
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_is_given_back_on_a_full_disk_comes_again_and_the_interrupt_is_what_is_raised(
+    path: Path, interrupted: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no room for the file that would say what another member has beyond it: that comes again, too."""
+    with Channel(path, crash_consistent=True) as ch:
+        ch.tx().send_many(SENT[:3])
+        rx, other = (ch.rx("team", shared=True) for _ in range(2))
+        real, full = files.replace, threading.Event()
+
+        def replace(to: Path, *args: Any, **options: Any) -> None:
+            if full.is_set():
+                raise OSError(errno.ENOSPC, "planted", str(to))
+            real(to, *args, **options)
+
+        def no_room() -> None:
+            assert other.recv() == SENT[1]
+            full.set()
+            interrupt()
+
+        monkeypatch.setattr(files, "replace", replace)
+        interrupted.append(no_room)
+        with pytest.raises(KeyboardInterrupt):
+            rx.recv()
+        full.clear()
+        rx.close(), other.close()
+        assert drain(ch.rx("team", shared=True)) == SENT[:3]
+
+
+def test_what_is_given_back_comes_again_though_that_is_interrupted_too(
+    path: Path, interrupted: list[Callable[[], object]]
+) -> None:
+    with Channel(path, crash_consistent=True) as ch:
+        ch.tx().send_many(SENT)
+        rx, other = (ch.rx("team", shared=True) for _ in range(2))
+
+        def other_goes_on() -> None:
+            assert other.recv() == SENT[1]
+            interrupted.append(interrupt)
+            interrupt()
+
+        interrupted.append(other_goes_on)
+        with pytest.raises(KeyboardInterrupt):
+            rx.recv()
+        assert interrupted == []
+        assert drain(other) == [SENT[0], *SENT[2:]]

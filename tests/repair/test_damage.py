@@ -12,6 +12,7 @@ import pytest
 from penstock import Channel, Journal, Queue, Topics
 from penstock.repair import apply, plan
 from penstock.verify import Finding, verify
+from tests.channel.conftest import drain
 from tests.queue.crash import NATIVE, open_yard
 from tests.repair import logs
 from tests.topic_crash.wreck import EVERY
@@ -159,3 +160,26 @@ def test_zeros_that_read_as_empty_records_take_none_from_the_next_segment(kind: 
                 got.append(message)
     assert got.count(b"") > places.index(end)
     assert got[-(logs.COUNT - first.next) :] == logs.SENT[first.next :]
+
+
+@pytest.mark.parametrize("each", [1, 50])
+def test_zeros_that_read_as_empty_records_take_nothing_from_a_receiver_beside_its_sender(path: Path, each: int) -> None:
+    """It knows where a segment ends when it comes there, and perhaps is far behind then."""
+    sent = [b"%08d" % i * 7 for i in range(400)]
+    with Channel[bytes](path, segment_bytes=16384) as c:
+        c.rx("reader").close()
+        c.tx().send_many(sent[:200])
+    with (path / "segment.0").open("r+b") as data:
+        data.seek(64 + 64 * 100)
+        data.write(bytes(2 * 64))  # two records, which read as sixteen
+    got: list[bytes] = []
+    with Channel[bytes](path, segment_bytes=16384) as c:
+        tx, rx = c.tx(), c.rx("reader")
+        for i, message in enumerate(sent[200:]):
+            tx.send(message)
+            if i % each == 0:
+                got += drain(rx)
+        got += drain(rx)
+        assert c.stats().segments > 1
+        assert rx.offset == c.stats().write_offset
+    assert [message for message in got if message] == sent[:100] + sent[102:]

@@ -467,3 +467,27 @@ def test_a_batch_that_a_power_cut_tore_is_cut_from_behind_what_is_listed(kind: s
     assert reopened(kind, laid, b"more") == COUNT
     assert logs.read(kind, laid).records == wanted | {COUNT: b"more"}
     assert verify(laid).findings == ()
+
+
+@pytest.mark.parametrize("kind", ["channel", "topic"])
+def test_an_empty_record_behind_a_listed_loss_is_one_too(kind: str, path: Path) -> None:
+    """Where zeros may be what was never written, its companion or the offset proves it."""
+    sent = [b"%04d" % i * 10 for i in range(12)]
+    sent[6] = b""
+    if kind == "topic":
+        with Topics(path, linger_s=0) as topics:
+            for payload in sent:
+                topics.topic("t", 2).publish(payload, partition=1).wait()
+    else:
+        with Channel[bytes](path, crash_consistent=True) as c:
+            c.rx("holds").close()
+            for payload in sent:
+                c.tx().send(payload)
+    (seg,) = logs.segments(path)
+    data = seg.paths().data
+    flip(data, data.read_bytes().index(sent[5]))
+    assert apply(path).left == ()
+    for page in path.rglob(".lock"):
+        page.unlink()
+    assert reopened(kind, path) == 12
+    assert not list(path.rglob("*.torn"))

@@ -16,7 +16,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from enum import Enum
@@ -86,7 +86,7 @@ class Group:
         self._done = done
         self._gaps = bool(done.beyond)  # some of what the reader comes to is done already
         self._back: deque[Taken] = deque()  # given back by members that left, to be taken before anything else
-        self._under_way: list[int] = []  # offsets of what is done, if the call that received it does not raise
+        self._under_way = Counter[int]()  # by offset, calls that have received it, and give it back if they raise
         self._waited_for = False  # somebody asked for that
         self._astray: int | None = None  # the sequence to read next, when the reader may stand elsewhere
         self._lock = threading.Lock()
@@ -238,11 +238,17 @@ class Group:
         """The call that received these has come to its end."""
         with self._lock:
             for taken in some:
-                with contextlib.suppress(ValueError):
-                    self._under_way.remove(taken.offset)
+                self._has_ended(taken.offset)
         if self._waited_for and not self._under_way:
             self._waited_for = False
             self._on_reached()
+
+    def _has_ended(self, offset: int) -> None:
+        left = self._under_way[offset] - 1
+        if left > 0:
+            self._under_way[offset] = left
+        else:
+            self._under_way.pop(offset, None)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Sleep until there may be more to take; False when the time is over."""
@@ -323,7 +329,7 @@ class Group:
             return None  # what comes before it is had one by one
         if out:
             taken.append(Taken(low, self._offset(), batch[0]))
-            self._under_way.append(low)
+            self._under_way[low] += 1
             self._done.low = taken[0].end
             self._keep(self._done)
         self._astray = None
@@ -354,18 +360,18 @@ class Group:
             if taken is None:
                 self._nothing()
                 return None
+            self._under_way[taken.offset] += 1
             done = self._done.copy()
             out = self._decoded(decode, taken)
             done.add(taken.offset, taken.end)
             gaps = bool(done.beyond) or done.low > taken.end
-            self._under_way.append(taken.offset)
             self._keep(done)
             self._done, self._gaps = done, gaps
             return taken, out
         except BaseException as error:
             self._astray = before
-            if taken is not None and taken.offset in self._under_way:
-                self._under_way.remove(taken.offset)
+            if taken is not None:
+                self._has_ended(taken.offset)
             raise self._told(error) from error.__cause__
 
     def undo(self, since: int) -> None:
@@ -404,7 +410,12 @@ class Group:
                     done.remove(taken.offset, taken.end)
                 self._astray = min([self._next_sequence(), *(taken.message.sequence for taken in back)])
                 self._gaps = bool(done.beyond)
-                self._keep(done, back=True)
+                try:
+                    self._keep(done, back=True)
+                except BaseException:  # a second signal's, while it syncs
+                    self._keep(done, back=True)
+                    self._done = done
+                    raise
                 self._done = done
         return True
 

@@ -75,11 +75,15 @@ class Kept:
 
     def keep(self, done: Ranges, taker: Taker, *, back: bool = False) -> None:
         """Store what is done. If it raises, what was done before is stored. What is given `back` is stored also if it cannot be synced:
-        that may be why it is given back."""
+        that may be why it is given back. Where there is no room for a file, the offset alone says it: then more comes again."""
         before, stored = taker.taken, self._stored
         try:
-            if done.beyond or stored:
-                self._keep_ranges(done, before, back)
+            try:
+                if done.beyond or stored:
+                    self._keep_ranges(done, before, back)
+            except (PenstockError, OSError):
+                if not back or not self._says_no_more_than(done):
+                    raise
             taker.mark(done.low)
         except BaseException:
             self._put_back(stored)
@@ -107,6 +111,12 @@ class Kept:
         if self._sync_names is not None:
             with suppress(PenstockError, OSError) if back else nullcontext():
                 self._sync_names()
+
+    def _says_no_more_than(self, done: Ranges) -> bool:
+        """Whether with the new offset the file, as it is, takes nothing to be done that is not."""
+        self._stored = self._cursors.ranges(self._name)
+        said = Ranges(done.low, self._stored)
+        return said.low == done.low and all((done.end_of(start) or 0) >= end for start, end in said.beyond)
 
     def _put_back(self, stored: list[tuple[int, int]]) -> None:
         """Have the file say what it said before; what went wrong may have come when it was replaced."""

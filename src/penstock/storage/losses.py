@@ -80,7 +80,7 @@ class LossList:
         return self._all
 
     def known(self) -> tuple[Listed, ...]:
-        """The same; nothing, if it cannot be read."""
+        """The same; nothing, if it is damaged."""
         try:
             return self.all()
         except NotALog:
@@ -88,7 +88,7 @@ class LossList:
 
     def cut(self, end: Place, segment: str) -> None:
         """Take out what is listed of records that the log, which ends at that place of a segment, does not have: others will get their
-        numbers. On the disk when this returns; a list that cannot be read is left."""
+        numbers. On the disk when this returns; a damaged list is left."""
         old = self.known()
         new = tuple(_cut(one, end, segment) for one in old if one.first < end.sequence)
         if new != old:

@@ -128,8 +128,7 @@ class LogReader:
         """Open a segment and stand at its first record; False when retention has removed it meanwhile."""
         seg = self._segment
         if seg is None or seg.id != info.id or self._has_grown(seg, info):
-            self.records.detach()
-            seg = self._read(info.id, info.base)
+            seg = self._read(info.id, info.base)  # if that raises, the reader stands where it stood
             if not len(seg.data) and info.id != self.log.active().segment and info.id not in self.log.finished():
                 return False
         self._attach(seg, Place(seg.start, seg.base), info)
@@ -225,13 +224,14 @@ class LogReader:
                 self._more(seg, at, SegmentInfo(seg.id, seg.base, now.next - seg.base, now.end, 0, 0))
                 return True
             return False
+        # Zeros may have been taken for empty records, so positions tell what was read, and what is known of the segment where the
+        # next one begins.
         info = self.log.finished().get(seg.id)
-        if info is not None and info.end > at.position and info.next > at.sequence:
+        if info is not None and info.end > at.position:
             self._more(seg, at, info)
             return True
-        # Zeros may have been taken for empty records: what is known of the segment says where the next one begins.
-        next_ = at.sequence if at.position != self._ends.position else min(at.sequence, self._ends.sequence)
-        return self._go_on(seg.id, next_)
+        end = Place(info.end, info.next) if info is not None else self._ends
+        return self._go_on(seg.id, min(at.sequence, end.sequence) if at.position == end.position else at.sequence)
 
     def _more(self, seg: ReadSegment, at: Place, info: SegmentInfo) -> None:
         if at.position >= len(seg.data) or self._has_grown(seg, info):

@@ -87,7 +87,7 @@ def walk(
             continue
         after = place_after(listed, seg.paths.name, at)
         if at.position >= known.position:
-            while after is not None and not _begins_record(seg, after):
+            while after is not None and not _begins_record(seg, after, written):
                 after = place_after(listed, seg.paths.name, after)  # there may be several in a row
             if after is None:
                 return Walked(at, losses, points)
@@ -97,11 +97,13 @@ def walk(
         at = after
 
 
-def _begins_record(seg: ReadSegment, at: Place) -> bool:
-    """Whether there is a whole record, in a part of the segment that may never have been written."""
-    size = len(seg.data)
-    if at.position >= size or not seg.scan(at.position, size, 1, spec=seg.tail_spec, first=at.sequence).count:
+def _begins_record(seg: ReadSegment, at: Place, written: int) -> bool:
+    """Whether there is a whole record, in a part of the segment that beyond byte `written` may never have been written."""
+    size, spec = len(seg.data), seg.spec if at.position < written else seg.tail_spec
+    if at.position >= size:
         return False
+    if not seg.scan(at.position, size, 1, spec=spec, first=at.sequence).count:
+        return _is_empty_record(seg, at)
     return seg.spec.sum_bytes > 0 or _unproven_blank(seg, at, at.position + 1) is None
 
 

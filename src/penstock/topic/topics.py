@@ -418,7 +418,7 @@ class Topics(AsyncClosable):
                 raise ValueError(f"{name} must be a whole number from 1 to {MAX_NUMBER}, not {value!r}")
         if segment_bytes < fmt.SPEC.overhead:
             raise ValueError(f"segment_bytes must be at least {fmt.SPEC.overhead}, and is {segment_bytes}")
-        if not isinstance(linger_s, SupportsFloat) or not linger_s >= 0:
+        if not isinstance(linger_s, SupportsFloat) or not float(linger_s) >= 0:
             raise ValueError(f"linger_s must be a number from 0 on, not {linger_s!r}")
         if flush not in ("fsync", "none"):
             raise ValueError(f'flush must be "fsync" or "none", not {flush!r}')
