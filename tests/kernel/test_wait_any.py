@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.kernel import layout
+from penstock.kernel import layout, reference
 from tests.support import until
 
 from .conftest import Rig
@@ -173,6 +173,60 @@ def test_a_page_that_nobody_rings_is_looked_at(kernel: ModuleType) -> None:
     thread.join(30)
     assert done == [True]
     assert shown.page.load(layout.WAITERS) == 0
+
+
+class Watch:
+    """The module `time`, in which time passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.naps = 1000.0, list[float]()
+        self.work: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.now += seconds
+        self.work()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["wait", "wait_any"])
+@pytest.mark.parametrize(("writable", "longest"), [(False, 0.05), (True, 0.002)], ids=["read-only", "open for writing"])
+def test_who_polls_sleeps_longer_the_longer_nothing_comes(
+    kernel: ModuleType, monkeypatch: pytest.MonkeyPatch, together: bool, writable: bool, longest: float
+) -> None:
+    """Late by an eighth of the time in which nothing came; also when it waits a second at a time."""
+    watch = Watch()
+    monkeypatch.setattr(*((kernel, "_time") if kernel is not reference else (reference.page, "time")), watch)
+    rig = Rig(kernel, robust=False)
+    page = kernel.ControlPage(rig.page_map, rig.file_lock if writable else None, writable)
+
+    def waits(timeout_s: float) -> bool:
+        answer = kernel.wait_any([page], [place(rig)], timeout_s) if together else page.wait(*place(rig), timeout_s)
+        assert isinstance(answer, bool)
+        return answer
+
+    for _ in range(10):
+        begun = len(watch.naps)
+        assert waits(1.0) is False
+        still_s = watch.now - 1000.0
+        assert max(watch.naps[begun:]) == pytest.approx(longest)
+    assert still_s == pytest.approx(10.0)
+    assert len(watch.naps) < 10 / longest + 150
+    quiet = 0.0
+    for nap in watch.naps:
+        assert nap <= max(0.00005, quiet / 8) + 1e-9
+        quiet += nap
+
+    ends: list[float] = []
+    watch.work = lambda: ends or (rig.writer.append(b"x"), ends.append(watch.now))
+    at = place(rig)
+    assert (kernel.wait_any([page], [at], 1.0) if together else page.wait(*at, 1.0)) is True
+    watch.work = lambda: None
+    begun = len(watch.naps)
+    assert waits(0.001) is False  # quick again, now that something has come
+    assert max(watch.naps[begun:]) < 0.0002
 
 
 # ---- not missing any ----

@@ -10,6 +10,9 @@ cdef extern from *:
 
 cdef double _NAP_S = 1.0    # how long a reader sleeps before it looks for signals, if none has woken it
 cdef double _LOOK_S = 0.05  # how long `wait_any` sleeps before it looks for signals: another thread may have taken one
+cdef double _NAP_LEAST_S = 0.00005  # who polls sleeps for an eighth of the time in which nothing has come, but no shorter than this,
+cdef double _NAP_OPEN_S = 0.002     # nor longer than this where the log is open for writing,
+cdef double _NAP_MOST_S = 0.05      # nor than this where it is only read
 
 
 cdef class ControlPage:
@@ -24,6 +27,8 @@ cdef class ControlPage:
     cdef object file_lock
     cdef readonly bint writable
     cdef public object on_locked
+    cdef uint64_t still_segment, still_end  # where those who poll have last seen the log,
+    cdef double still_s                     # and since when
 
     def __init__(self, page, file_lock=None, bint writable=True):
         _keep(page, &self.buf, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
@@ -31,6 +36,7 @@ cdef class ControlPage:
         _check_range(&self.buf, 0, 4096)
         self.file_lock = file_lock
         self.writable = writable
+        self.still_end = <uint64_t> -1          # nowhere yet
 
     def __dealloc__(self):
         if self.c != NULL:
@@ -131,6 +137,14 @@ cdef class ControlPage:
         """Whether those who wait here look again and again: nobody would ring for them."""
         return not self.writable or self.file_lock is not None or not PS_HAVE_ROBUST
 
+    cdef double nap(self, ps_slot *s):
+        """How long one who polls, and has found the log at `s`, is to sleep: the longer, the longer it has been there. Whoever polls
+        in this process counts, so one who waits a second at a time does not begin anew with each."""
+        cdef double now = _time.monotonic()
+        if s.segment != self.still_segment or s.end != self.still_end:
+            self.still_segment, self.still_end, self.still_s = s.segment, s.end, now
+        return max(_NAP_LEAST_S, min((now - self.still_s) / 8, _NAP_OPEN_S if self.writable else _NAP_MOST_S))
+
     def wait(self, uint64_t segment, uint64_t end, double timeout_s):
         """Sleep until the log is no longer at (segment, end), or the bell is rung: True, look again. False: `timeout_s`
         passed. A negative one is for ever."""
@@ -142,7 +156,6 @@ cdef class ControlPage:
         cdef bint polls = self.polls()
         if timeout_s >= 0:
             until = _time.monotonic() + timeout_s
-        nap = 0.00005
         bell = ps_bell_read(self.c)      # once: a ring at any time after this counts
         while True:
             if not polls:
@@ -155,9 +168,9 @@ cdef class ControlPage:
                 if left <= 0:
                     return False
             if polls:
+                nap = self.nap(&s)
                 _time.sleep(nap if timeout_s < 0 else min(nap, left))
                 PyErr_CheckSignals()        # one that came while we were not asleep has interrupted nothing
-                nap = min(nap * 2, 0.002)
                 if ps_bell_read(self.c) != bell:
                     return True
             else:
@@ -182,7 +195,7 @@ def wait_any(pages, places, timeout_s):
     cdef bytes room = PyBytes_FromStringAndSize(NULL, count * sizeof(ps_bell))
     cdef ps_bell *bells = <ps_bell *> PyBytes_AS_STRING(room)
     cdef bint polls = count == 0 or count > PS_BELLS_MOST, forever = timeout_s is None
-    cdef double left = _LOOK_S, until = 0, nap = 0.00005
+    cdef double left = _LOOK_S, until = 0, nap
     cdef ps_slot s
     cdef uint64_t base
     cdef int rc
@@ -202,17 +215,19 @@ def wait_any(pages, places, timeout_s):
         if not polls:
             for i in range(count):
                 ps_waiters_raise(bells[i].ctl)
+        nap = _LOOK_S
         for i in range(count):
             (<ControlPage> held[i]).snapshot(&s, &base)
             if s.segment != bells[i].segment or s.end != bells[i].end:
                 return True
+            if polls:
+                nap = min(nap, (<ControlPage> held[i]).nap(&s))
         if not forever:
             left = until - _time.monotonic()
             if left <= 0:
                 return False
         if polls:
-            _time.sleep(min(left, nap if count else _LOOK_S))
-            nap = min(nap * 2, 0.002)
+            _time.sleep(min(left, nap))
         else:
             with nogil:
                 rc = ps_bells_wait(bells, count, min(left, _LOOK_S))

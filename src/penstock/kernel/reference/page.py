@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.kernel import layout
 from penstock.kernel.reference.buffers import view_within
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _TURN, _WAITERS = layout.TURN // 8, layout.WAITERS // 8
+_NAP_LEAST_S: Final = (
+    0.00005  # who waits sleeps for an eighth of the time in which nothing has come, but no shorter than this,
+)
+_NAP_OPEN_S: Final = 0.002  # nor longer than this where the log is open for writing,
+_NAP_MOST_S: Final = 0.05  # nor than this where it is only read
 
 
 class FileLock(Protocol):
@@ -42,6 +47,7 @@ class ControlPage:
         self.writable = writable
         self.on_locked: Callable[[], Any] | None = None
         self._file_lock = file_lock
+        self._still, self._still_s = (-1, -1), 0.0  # where those who wait have last seen the log, and since when
 
     def load(self, offset: int) -> int:
         return self.words[self._word(offset)]
@@ -99,6 +105,14 @@ class ControlPage:
             if words[_TURN] == turn:
                 return turn, segment, base, end, next_
 
+    def nap(self, place: tuple[int, int]) -> float:
+        """How long one who has found the log at `place` is to sleep: the longer, the longer it has been there. Whoever waits in this
+        process counts, so one who waits a second at a time does not begin anew with each."""
+        now = time.monotonic()
+        if place != self._still:
+            self._still, self._still_s = place, now
+        return max(_NAP_LEAST_S, min((now - self._still_s) / 8, _NAP_OPEN_S if self.writable else _NAP_MOST_S))
+
     def wait(self, segment: int, end: int, timeout_s: float) -> bool:
         """Sleep until the log is no longer at (segment, end), or the bell is rung: True, look again.
 
@@ -106,16 +120,14 @@ class ControlPage:
         """
         until = time.monotonic() + timeout_s
         bell = self.words[_WAITERS] >> 32
-        nap = 0.00005
         while True:
             _, segment_now, _, end_now, _ = self.active()
             if (segment_now, end_now) != (segment, end) or self.words[_WAITERS] >> 32 != bell:
                 return True
-            left = until - time.monotonic() if timeout_s >= 0 else nap
+            left = until - time.monotonic() if timeout_s >= 0 else math.inf
             if left <= 0:
                 return False
-            time.sleep(min(nap, left))
-            nap = min(nap * 2, 0.002)
+            time.sleep(min(self.nap((segment, end)), left))
 
     def ring(self) -> None:
         """Wake every sleeping reader, to look again."""
@@ -140,7 +152,6 @@ def wait_any(pages: Sequence[ControlPage], places: Sequence[tuple[int, int]], ti
             raise TypeError(f"a ControlPage is needed, not {type(page).__name__}")
     until = math.inf if timeout_s is None else time.monotonic() + timeout_s
     bells = [page.words[_WAITERS] >> 32 for page in held]
-    nap, most = (0.00005, 0.002) if held else (0.05, 0.05)
     while True:
         for page, bell, place in zip(held, bells, at, strict=True):
             _, segment, _, end, _ = page.active()
@@ -149,5 +160,5 @@ def wait_any(pages: Sequence[ControlPage], places: Sequence[tuple[int, int]], ti
         left = until - time.monotonic()
         if left <= 0:
             return False
-        time.sleep(min(nap, left))
-        nap = min(nap * 2, most)
+        naps = (page.nap(place) for page, place in zip(held, at, strict=True))
+        time.sleep(min(left, _NAP_MOST_S, *naps))
