@@ -16,7 +16,7 @@ import penstock
 
 PACKAGE = Path(penstock.__file__).parent
 ROWS = [
-    ["errors", "times"],
+    ["errors", "times", "extras"],
     ["options"],
     ["kernel"],
     ["formats", "codecs"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from penstock import Channel, CorruptRecord, Journal, Queue, Topics, metrics
+from penstock import Channel, CorruptRecord, Journal, Queue, Topics, extras, metrics
 from penstock.metrics import LogMetrics
 from tests.support import ROOT, until
 
@@ -117,7 +118,7 @@ def test_through_open_telemetry(path: Path) -> None:
 
 def test_without_open_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'penstock\[metrics\]'"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(extras.install("metrics"))):
         metrics.install()
 
 

@@ -38,6 +38,7 @@ beside whoever writes it. Results go to stdout, everything else to stderr; long 
 | 0 | all is well, or whoever reads stdout has had enough, as `head` has |
 | 1 | something is damaged, or failed |
 | 2 | it was used in a wrong way: an unknown option, no log at that path |
+| 130 | `append` was interrupted by Ctrl-C: what was read until then is appended |
 """
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock import Queue
+from penstock import Queue, extras
 from penstock.demo.check import Bar, Key, recompute
 from penstock.demo.flow import MINUTES, Flow
 from penstock.errors import JavaNotFound
@@ -67,7 +67,7 @@ def read_bars(table: Path) -> dict[Key, list[Any]]:
 def main() -> int:
     missing = [module for module in NEEDED if not is_there(module)]
     if missing:
-        print(f"spark-pipelines needs {', '.join(missing)}: pip install 'penstock[pipelines]'", file=sys.stderr)
+        print(f"spark-pipelines needs {', '.join(missing)}: {extras.install('pipelines')}", file=sys.stderr)
         return 2
     import yaml
 

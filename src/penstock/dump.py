@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
+from penstock import extras
 from penstock.errors import InvalidOption
 from penstock.inspect.rows import Row
 from penstock.storage import files
@@ -56,7 +57,7 @@ def write_parquet(rows: Iterable[Row], path: Path, named: bool, advance: Advance
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise InvalidOption("Parquet needs pyarrow: pip install 'penstock[arrow]'") from error
+        raise InvalidOption(f"Parquet needs pyarrow: {extras.install('arrow')}") from error
     fields = [
         pa.field("partition", pa.int32(), nullable=False),
         pa.field("offset", pa.int64(), nullable=False),

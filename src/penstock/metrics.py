@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from penstock import extras
 from penstock.errors import PenstockError
 from penstock.inspect import FormatName, Part
 from penstock.inspect.facts import readers_of, reserved_bytes
@@ -157,7 +158,7 @@ def install(provider: MeterProvider | None = None) -> None:
         from opentelemetry import metrics
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "metrics go through OpenTelemetry, which is not installed: pip install 'penstock[metrics]'", name=error.name
+            f"metrics go through OpenTelemetry, which is not installed: {extras.install('metrics')}", name=error.name
         ) from None
     meter = metrics.get_meter("penstock", meter_provider=provider)
     for make, instruments in (

@@ -124,7 +124,7 @@ def _cases(path: str | Path, progress: OnProgress | None) -> list[_Case]:
     pages: dict[Part, object] = {}
     found = look(path, before=lambda part: pages.update({part: _pages(part)}))
     told = Recovery()
-    told.tell(progress, sum(segment.end for log in found for segment in log.segments))
+    told._tell(progress, sum(segment.end for log in found for segment in log.segments))
     return [
         _Case(log, tuple(check(s, deep=True, rests=log.rests, told=told) for s in log.segments), pages[log.part])
         for log in found

@@ -133,7 +133,7 @@ def verify(path: str | Path, *, deep: bool = False, progress: OnProgress | None 
     """
     found = look(path)
     told = Recovery()
-    told.tell(progress, sum(segment.end for log in found for segment in log.segments))
+    told._tell(progress, sum(segment.end for log in found for segment in log.segments))
     checked = [check(segment, deep=deep, rests=log.rests, told=told) for log in found for segment in log.segments]
     return report(path, found, checked)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("typer", reason="pip install 'penstock[cli]'")
+pytest.importorskip("typer", reason="the extra `cli` is not installed")
 
 from typer.testing import CliRunner, Result
 

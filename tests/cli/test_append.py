@@ -118,7 +118,7 @@ def test_beside_a_live_writer(live: Live) -> None:
     live.append("queue", "before")
     told = piped("append", live.path("queue"), input=b"beside\n")
     assert told.returncode == 0, told.stderr
-    assert b"1 records" in told.stderr
+    assert b"1 record, " in told.stderr
     assert told.stdout == b""
     live.append("queue", "after")
     assert payloads(live.path("queue")) == [b"before", b"beside", b"after"]
@@ -134,7 +134,7 @@ def test_on_a_terminal(path: Path, terminal: Callable[..., Terminal]) -> None:
     until(lambda: payloads(path) == [b"typed"], "a line is appended before the next is there")
     typed.type("\x04")
     assert typed.ended() == 0
-    assert "1 records" in typed.shown
+    assert "1 record, " in typed.shown
 
 
 def test_what_was_read_before_an_interrupt_is_appended(path: Path) -> None:

@@ -240,4 +240,4 @@ def test_on_a_terminal(tmp_path: Path, terminal: Callable[..., Terminal]) -> Non
     shown = terminal("convert", tmp_path / "q", tmp_path / "c", "--to", "channel")
     assert shown.ended() == 0
     assert "convert" in shown.shown
-    assert "30000 records" in shown.shown
+    assert "30,000 records" in shown.shown

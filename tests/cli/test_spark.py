@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import Result
 
+from penstock import extras
 from tests.spark.conftest import read, values, write
 from tests.spark.test_jobs_mend import plain_channel
 from tests.spark.test_jobs_verify import flip, segments
@@ -25,7 +26,7 @@ def test_verify(spark: SparkSession, run: Run, path: Path) -> None:
     write(path, "queue", SENT)
     good = run("spark", "verify", path)
     assert good.exit_code == 0, good.output
-    assert "3000 records" in good.stdout
+    assert "3,000 records" in good.stdout
     assert "all good" in good.stdout
     seg = segments(path)[0].read()
     flip(seg.paths.data, seg.start + 6)
@@ -55,7 +56,7 @@ def test_stats(spark: SparkSession, run: Run, path: Path, tmp_path: Path) -> Non
     write(path, "queue", SENT)
     done = run("spark", "stats", path, "--html", tmp_path / "page.html")
     assert done.exit_code == 0, done.output
-    assert "3000 records" in done.stdout
+    assert "3,000 records" in done.stdout
     assert (tmp_path / "page.html").read_text().count("<svg") == 2
     assert run("spark", "stats", path, "--html", tmp_path / "no" / "page.html").exit_code == 1
     assert json.loads(run("spark", "stats", path, "--json").stdout)["logs"][0]["records"] == 3000
@@ -83,7 +84,7 @@ def test_compress_and_reindex(spark: SparkSession, run: Run, path: Path) -> None
     segments(path)[0].paths().index.unlink()
     done = run("spark", "reindex", path)
     assert done.exit_code == 0, done.output
-    assert "1 files made anew" in done.stdout
+    assert "1 file made anew" in done.stdout
     assert run("spark", "compress", path, "--method", "rar").exit_code == 2
 
 
@@ -122,11 +123,11 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
     done = python(f"import sys; sys.modules['{missing}'] = None; import penstock.cli; penstock.cli.main()")
     assert done.returncode == 1
-    assert done.stderr == f"penstock: the command line needs {missing}: pip install 'penstock[cli]'\n"
+    assert done.stderr == f"penstock: the command line needs {missing}: {extras.install('cli')}\n"
 
 
 def test_without_spark_it_says_what_to_install(path: Path) -> None:
     hide = "import sys; sys.modules['pyspark'] = None"
     done = python(f"{hide}; sys.argv = ['penstock', 'spark', 'verify', 'x']; import penstock.cli; penstock.cli.main()")
     assert done.returncode == 1
-    assert done.stderr == "penstock: this needs pyspark: pip install 'penstock[spark]'\n"
+    assert done.stderr == f"penstock: this needs pyspark: {extras.install('spark')}\n"

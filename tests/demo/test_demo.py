@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import extras
 from penstock.demo import check, command, main, run
 from penstock.demo.children import Child
 from penstock.demo.screen import Screen
@@ -25,7 +26,7 @@ Run = tuple[run.Result, str]
 FEWER = "import sys; from penstock.demo import command, run; run._BATCHES = 4; sys.exit(command.main())"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pip install 'penstock[spark]'")
+@pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="the extra `spark` is not installed")
 def test_every_record_comes_through_a_killed_driver_exactly_once(tmp_path: Path) -> None:
     top = tmp_path / "work"
     ran = subprocess.run(
@@ -129,7 +130,7 @@ def test_without_spark_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["--dir", str(tmp_path)]) == 2
-    assert "pip install 'penstock[spark]'" in capsys.readouterr().err
+    assert extras.install("spark") in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

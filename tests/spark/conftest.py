@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'penstock[spark]'")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql import DataFrame, SparkSession
 

@@ -32,7 +32,7 @@ from penstock.spark.overwrite import replace_log
 from penstock.spark.sink import BatchWriter, Staged, StreamWriter
 from penstock.spark.source import BatchReader, PenstockSource
 from penstock.spark.target import Layout, Target, layout, publish
-from penstock.storage import checked, files
+from penstock.storage import files
 from penstock.testing.failing import Fault, failing
 from penstock.verify import verify
 from tests.fuzz import corpus
@@ -518,20 +518,6 @@ def test_a_topic_is_not_looked_for_behind_a_link(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="a link, where a log has its own"):
         writer.commit([Staged("query", {}, {"t": 1})], 0)
     assert not (tmp_path / "elsewhere" / "t" / ".sinks").exists()
-
-
-def test_what_an_earlier_version_kept_beside_the_topics(tmp_path: Path) -> None:
-    """It says where a batch went, and not whether all of it is there."""
-    with Topics(tmp_path) as logs:
-        logs.topic("t", partitions=5)
-    (tmp_path / ".sinks").mkdir()
-    checked.store(tmp_path / ".sinks" / "query", {"batch": 7, "counts": {"t": 2, "gone": 3}})
-    given = {"path": str(tmp_path), "topic": "t"}
-    assert [StreamWriter(given, VALUE)._layout.count("t", "query", batch) for batch in (6, 7, 8)] == [5, 2, 5]
-    StreamWriter(given, VALUE).commit([Staged("query", {}, {"t": 2}), None], 7)
-    StreamWriter(given, VALUE).commit([Staged("query", {}, {"t": 5}), None], 8)
-    assert [StreamWriter(given, VALUE)._layout.count("t", "query", batch) for batch in (7, 8)] == [5, 5]
-    assert pins.load(tmp_path / "t", "query") == pins.Pin(8, 5, done=True)
 
 
 def test_tasks_are_told_of_no_query_that_they_need_not_know(tmp_path: Path) -> None:

@@ -2,6 +2,6 @@
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'penstock[spark]'")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from tests.spark.conftest import spark as spark

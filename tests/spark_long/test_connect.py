@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("grpc", reason="pip install 'penstock[pipelines]'")
+pytest.importorskip("grpc", reason="the extra `pipelines` is not installed")
 
 SCRIPT = """
 import sys

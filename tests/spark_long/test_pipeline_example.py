@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from penstock import extras
 from tests.support import ROOT
 
 EXAMPLE = ROOT / "examples" / "pipeline"
@@ -37,7 +38,7 @@ def example(tmp_path: Path) -> ModuleType:
 def test_it_runs_and_runs_again(example: ModuleType, tmp_path: Path) -> None:
     missing = [module for module in example.NEEDED if not example.is_there(module)]
     if missing:
-        pytest.skip(f"no {', '.join(missing)}: pip install 'penstock[pipelines]'")
+        pytest.skip(f"no {', '.join(missing)}")
     for records in ("1,500", "3,000"):
         ran = subprocess.run(
             [sys.executable, str(example.HERE / "run.py")],
@@ -58,13 +59,13 @@ def test_a_missing_package_is_named(
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "yaml" else there("json"))
     assert example.main() == 2
-    assert capsys.readouterr().err == "spark-pipelines needs yaml: pip install 'penstock[pipelines]'\n"
+    assert capsys.readouterr().err == f"spark-pipelines needs yaml: {extras.install('pipelines')}\n"
 
 
 def test_a_run_that_fails_is_not_a_success(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("yaml", reason="pip install 'penstock[pipelines]'")
+    pytest.importorskip("yaml", reason="the extra `pipelines` is not installed")
     monkeypatch.setattr(example, "is_there", lambda module: True)
     monkeypatch.setattr(example, "run_pipeline", lambda: 3)
     assert example.main() == 1

@@ -210,7 +210,8 @@ def test_a_message_larger_than_a_segment(path: Path) -> None:
             lambda: t.publish_many(pa.array([*[b"z" * 60] * 20, b"y" * 97])),
         ):
             with pytest.raises(
-                InvalidPayload, match=r"log/t: .*97.*at most 96 bytes.*larger segment_bytes|101 bytes as"
+                InvalidPayload,
+                match=r"log/t: .*97.*at most 96 bytes.*larger segment_bytes|101 bytes with their heads .*\(100\); a message has at most 96 ",
             ):
                 call()
         t.flush()

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from penstock import extras
+
 
 def main() -> None:
     """The entry point."""
@@ -17,7 +19,7 @@ def main() -> None:
         import rich  # noqa: F401
         import typer  # noqa: F401
     except ImportError as error:
-        sys.exit(f"penstock: the command line needs {error.name}: pip install 'penstock[cli]'")
+        sys.exit(f"penstock: the command line needs {error.name}: {extras.install('cli')}")
     from penstock.cli.app import app
 
     _have_streams()

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.arguments import Json
-from penstock.cli.output import FAILED, as_json, errors_told, lasting, size
+from penstock.cli.output import FAILED, as_json, count, errors_told, lasting, size
 from penstock.cli.progress import progress
 from penstock.cli.records import Records
 from penstock.errors import InvalidPayload, PenstockError
@@ -21,24 +21,35 @@ _INTERRUPTED: Final = 130
 
 def append(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A log; a topic's own directory, topics/orders.")],
-    format: Annotated[FormatName | None, typer.Option("--format", help="What to make if no log is there.")] = None,
+    format: Annotated[
+        FormatName | None, typer.Option("--format", help="The format of a log that does not exist yet.")
+    ] = None,
     length_prefixed: Annotated[
-        bool, typer.Option("--length-prefixed", help="A length before each record: 4 bytes, big-endian.")
+        bool,
+        typer.Option(
+            "--length-prefixed", help="Each record follows its length (4 bytes, big-endian), and is not a line."
+        ),
     ] = False,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", help="How many a new topic has.")
+        int | None, typer.Option("--partitions", metavar="N", help="How many partitions a new topic gets.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", metavar="P", help="Of a topic; else each in turn.")
+        int | None,
+        typer.Option(
+            "--partition", metavar="P", help="Append to this partition of a topic; by default they take turns."
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Of a topic: the partition of this key.")] = None,
-    durable: Annotated[bool, typer.Option("--durable", help="Sync what was read before more is.")] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Append to the partition of a topic that this key leads to.")
+    ] = None,
+    durable: Annotated[bool, typer.Option("--durable", help="Sync what was appended before reading on.")] = False,
     json: Json = False,
 ) -> None:
-    """Append what comes on stdin, a record for each line, and tell how many were.
+    """Append what comes on stdin, one record per line, and print how many records were appended.
 
-    At the end all of them are on the disk; with --durable, and always in journals and topics, those of each read are before the next.
-    Ctrl-C ends reading: what was read is appended, half a line is not, and the exit status is 130. In a journal it is one group.
+    At the end all of them are on the disk. With --durable, and always in journals and topics, what was read so far is on the disk before
+    more is read. Ctrl-C stops reading: whole lines are appended, half a line is not, and the exit status is 130. In a journal all of it is one
+    group.
 
     Example: seq 1000 | penstock append /data/numbers --format queue
     """
@@ -69,7 +80,7 @@ def append(
     if json:
         as_json({"records": records, "bytes": written, "seconds": took, "records_per_s": rate, "error": failed or None})
     else:
-        sys.stderr.write(f"{records:,} records, {size(written)} in {lasting(took)}: {rate:,.0f} records/s\n")
+        sys.stderr.write(f"{count(records, 'record')}, {size(written)} in {lasting(took)}: {rate:,.0f} records/s\n")
     if failed:
         sys.stderr.write(f"penstock: {failed}\n")
     if source.interrupted or failed:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, errors_told, line, size, tell_failed
+from penstock.cli.output import as_json, count, errors_told, line, size, tell_failed
 from penstock.cli.progress import progress
 from penstock.compressing import Compression, Plain, pack_here
 from penstock.compressing import compress as run
@@ -30,7 +30,7 @@ def compress(
     if json:
         as_json(report.to_dict())
     else:
-        line(f"{report.segments} segments: {size(report.bytes_before)} became {size(report.bytes_after)}")
+        line(f"{count(report.segments, 'segment')}: {size(report.bytes_before)} became {size(report.bytes_after)}")
     left = [f"{file}: cannot be compressed; `penstock verify` tells why" for file in report.left]
     tell_failed([*left, *report.failed], quiet=json)
 

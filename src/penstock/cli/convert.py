@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, errors_told, line, table
+from penstock.cli.output import as_json, count, errors_told, line, table
 from penstock.cli.progress import progress
 from penstock.inspect import FormatName, find
 
@@ -34,7 +34,7 @@ def convert(
         as_json(report.to_dict())
     else:
         table(("log", "partition", "records", "to"), [(x.topic, x.partition, x.records, x.target) for x in report.logs])
-        line(f"{report.records} records")
+        line(count(report.records, "record"))
 
 
 def _records(path: Path) -> int:

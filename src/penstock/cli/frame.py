@@ -9,7 +9,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.output import size
+from penstock.cli.output import count, size
 from penstock.inspect.pace import Pace
 
 _COLUMNS: Final = ("rate/s", "bytes/s", "at", "lag", "files")
@@ -26,9 +26,7 @@ def frame(found: Sequence[Pace], width: int, height: int | None = None) -> Table
     table = Table(
         box=None, pad_edge=False, header_style="bold", title_justify="left", caption_justify="left", width=width
     )
-    table.title = (
-        f"{len(found)} logs, {sum(p.records_s for p in found):,.0f} records/s, {datetime.now(UTC):%H:%M:%S} UTC"
-    )
+    table.title = f"{count(len(found), 'log')}, {sum(p.records_s for p in found):,.0f} records/s, {datetime.now(UTC):%H:%M:%S} UTC"
     table.caption = f"and {len(rows) - len(shown)} lines more" if len(shown) < len(rows) else None
     table.add_column("log, reader", no_wrap=True, overflow="ellipsis", ratio=1)
     for name in names:

@@ -82,15 +82,24 @@ def line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def count(number: int, what: str) -> str:
+    """So many of something, for people.
+
+    >>> count(1, "record"), count(1000, "record")
+    ('1 record', '1,000 records')
+    """
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def size(number: float) -> str:
     """So many bytes, for people.
 
-    >>> size(1536), size(12)
-    ('1.5 KiB', '12 bytes')
+    >>> size(1536), size(12), size(1)
+    ('1.5 KiB', '12 bytes', '1 byte')
     """
     for unit in _UNITS[:-1]:
         if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+            return count(round(number), "byte") if unit == "bytes" else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} {_UNITS[-1]}"
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, errors_told, line, size, tell_failed
+from penstock.cli.output import as_json, count, errors_told, line, size, tell_failed
 from penstock.cli.units import bytes_of, seconds_of
 from penstock.options import Retention
 from penstock.retaining import Retained
@@ -46,8 +46,11 @@ def retain(
 
 def _tell(one: Retained) -> None:
     line(
-        f"{one.topic}, partition {one.partition}: {one.files} files removed, {one.records:,} records, {size(one.bytes)}; "
+        f"{one.topic}, partition {one.partition}: {count(one.files, 'file')} removed, {count(one.records, 'record')}, "
+        f"{size(one.bytes)}; "
         f"the first record is {one.first:,}"
     )
     for held in one.held_back:
-        line(f"  held back by {held.name}, which is at {held.position:,}: {held.files} files, {size(held.bytes)}")
+        line(
+            f"  held back by {held.name}, which is at {held.position:,}: {count(held.files, 'file')}, {size(held.bytes)}"
+        )

@@ -19,7 +19,9 @@ _LINES: Final = 10
 
 def tail(
     path: LogPath,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is appended, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Wait for new records and show them, until Ctrl-C.")
+    ] = False,
     last: Last = None,
     start: From = None,
     partition: Partitions = None,
@@ -27,11 +29,11 @@ def tail(
     json: Annotated[bool, typer.Option("--json", help="Lines of JSON: partition, offset, timestamp, value.")] = False,
     skip_damaged: Skip = False,
 ) -> None:
-    """Show the last records of a log (10, or all from --from on), one on each line, and with -f those that come.
+    """Show the last records of a log (10, or all from --from on), one per line, and with -f new ones as they come.
 
-    On a terminal a line begins with where and when its record is; in a pipe it is the payload alone. Partitions and logs are
-    merged by time; -f takes up those that are made later. What --from names and is no longer there is left out. Ctrl-C ends it with
-    exit status 0.
+    On a terminal each line begins with the record's number and time; in a pipe it is the payload alone. Partitions and logs are
+    merged by time; -f also shows those that are created later. If records that --from asks for are gone, it begins with the oldest
+    one that is left. Ctrl-C ends it with exit status 0.
 
     Example: penstock tail /data/orders -f --from 15m
     """

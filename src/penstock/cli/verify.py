@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import FAILED, as_json, errors_told, line, size, table
+from penstock.cli.output import FAILED, as_json, count, errors_told, line, size, table
 from penstock.cli.progress import progress_bytes
 from penstock.verify import VerifyReport
 from penstock.verify import verify as run
@@ -47,6 +47,6 @@ def _tell(report: VerifyReport) -> None:
     lost = f", {report.lost} listed as lost before" if report.lost else ""
     verdict = "all good" if not report.findings else f"{len(report.findings)} findings"
     line(
-        f"{report.records} records{unproven}{lost}, {size(report.bytes)} in {report.segments} segments of "
-        f"{report.logs} logs: {verdict}"
+        f"{count(report.records, 'record')}{unproven}{lost}, {size(report.bytes)} in {count(report.segments, 'segment')} of "
+        f"{count(report.logs, 'log')}: {verdict}"
     )

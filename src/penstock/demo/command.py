@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock import extras
 from penstock.demo.run import RECORDS, SEED, DemoFailed, Result, run
 from penstock.demo.screen import Screen
 from penstock.demo.words import told
@@ -92,7 +93,7 @@ def _check_spark() -> None:
     """Say what is missing now, not in a driver's log."""
     for needed in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(needed) is None:
-            raise DemoFailed(f"it needs Spark, and {needed} is not installed: pip install 'penstock[spark]'")
+            raise DemoFailed(f"it needs Spark, and {needed} is not installed: {extras.install('spark')}")
     from penstock.spark import java
 
     java.find()

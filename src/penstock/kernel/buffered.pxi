@@ -347,8 +347,8 @@ cdef class Buffered:
             raise ValueError(f"kind {s.kind} does not fit the {self.b.spec.shift} bits below the length")
         if s.bytes > self.b.segment_bytes:
             raise InvalidPayload(
-                f"records of {s.bytes} bytes as frames are more than a file has room for ({self.b.segment_bytes}); "
-                "append less at a time, or create the log with larger files")
+                f"{s.bytes} bytes with their heads are more than a file has room for ({self.b.segment_bytes})"
+                + ("; append fewer records at a time" if s.count > 1 else ""))
         while True:
             if s.bytes > _LARGE:
                 fresh = self.fresh()

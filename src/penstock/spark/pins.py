@@ -48,7 +48,7 @@ def load(topic: Path, query: str) -> Pin | None:
 
 def load_all(top: Path, topics: Iterable[str], query: str | None = None) -> Pins:
     """Those of some topics: a query's, or everybody's."""
-    out = {name: _earlier(top, name) for name in _queries(top, query)}
+    out: Pins = {}
     for topic in topics:
         for name in _queries(top / topic, query):
             with suppress(NotALog):  # told when its own query commits: nobody else's needs it
@@ -63,16 +63,6 @@ def _queries(place: Path, query: str | None) -> list[str]:
         return [query]
     found = files.children(place / _NAME) if files.is_directory(place / _NAME) else []
     return [path.name for path in found if not path.name.endswith(".tmp")]
-
-
-def _earlier(top: Path, query: str) -> dict[str, Pin]:
-    """What an earlier version kept beside the topics: of a query's last batch alone, and not whether all of it is there."""
-
-    def shape(said: Any) -> dict[str, Pin]:
-        batch = checked.number(said["batch"])
-        return {topic: Pin(batch, checked.number(count)) for topic, count in said["counts"].items()}
-
-    return checked.load(top / _NAME / query, _STEP, shape) or {}
 
 
 def _pin(said: Any) -> Pin:

@@ -184,7 +184,7 @@ class Log:
 
     def _verify_all(self, verify: OnProgress) -> None:
         """Check every record, where nothing was recovered: others may be writing, so up to where the log ends now."""
-        self.recovery.tell(verify, self.directory.used_bytes())
+        self.recovery._tell(verify, self.directory.used_bytes())
         now = self.active()
         begin = self.directory.begin_of(now.segment)
         active = SegmentInfo(now.segment, now.base, now.next - now.base, now.end, 0, 0, begin=begin)

@@ -50,7 +50,7 @@ def recover(
         on_failed_sync=control.note_failed_to_open,
     )
     report = opening.report
-    report.tell(verify, directory.used_bytes() if verify else 0)
+    report._tell(verify, directory.used_bytes() if verify else 0)
     same = not _drop_leftovers(directory, control, manifest, opening) and same  # on a new boot too
     had_data = bool(directory.segments())
     if had_data and not listed:
@@ -168,7 +168,7 @@ def survey(
         losses=LossList(directory.own),
         written=written,
     )
-    opening.report.tell(verify, directory.used_bytes() if verify else 0)
+    opening.report._tell(verify, directory.used_bytes() if verify else 0)
     clean = control.clean if control else None
     exact = same or (clean is not None and _ends_at(directory, clean))
     floor = clean or (control.durable if control else None)

@@ -23,11 +23,11 @@ class Recovery:
     _progress: OnProgress | None = field(default=None, repr=False, compare=False)
     _total_bytes: int = field(default=0, repr=False, compare=False)
 
-    def tell(self, progress: OnProgress | None, total_bytes: int) -> None:
+    def _tell(self, progress: OnProgress | None, total_bytes: int) -> None:
         """From now on, tell how far checking has come."""
         self._progress, self._total_bytes = progress, total_bytes
 
-    def scanned(self, size_bytes: int, records: int) -> None:
+    def _scanned(self, size_bytes: int, records: int) -> None:
         """So much more was checked."""
         self.bytes_scanned += size_bytes
         self.records_scanned += records

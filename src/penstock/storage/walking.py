@@ -65,7 +65,7 @@ def walk(
             return Walked(blank, losses, points)
         points += [(at.sequence + i * interval, point) for i, point in enumerate(found.points)]
         kernel.release(seg.data, min(at.position, size), found.position)
-        report.scanned(found.position - min(at.position, size), found.count)
+        report._scanned(found.position - min(at.position, size), found.count)
         at = Place(max(at.position, found.position), at.sequence + found.count)
         if not seg.spec.zero_ends and known.position > seg.start and _is_miscounted(at, known):
             plain = seg.scan(min(seg.start, size), min(known.position, size), spec=seg.tail_spec)

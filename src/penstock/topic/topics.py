@@ -101,8 +101,8 @@ class Topic:
             have = max(self._settings["partitions"], len(self._parts))
             if not _is_count(partitions) or not max(have, len(self._parts) + 1) <= partitions <= MAX_PARTITIONS:
                 raise ValueError(
-                    f"{self.path}: {partitions!r} partitions; there are {have}, which can only become more, "
-                    f"up to {MAX_PARTITIONS}"
+                    f"{self.path}: {partitions!r} cannot be its number of partitions, which is {have} and can only grow, up to "
+                    f"{MAX_PARTITIONS}"
                 )
             if partitions != have:
                 self._settings = {**self._settings, "partitions": partitions}

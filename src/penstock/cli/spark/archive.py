@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, line, size, table, tell_failed
+from penstock.cli.output import as_json, count, line, size, table, tell_failed
 from penstock.cli.spark.job import LOCAL, Master, job
 
 
@@ -47,7 +47,7 @@ def archive(
         ]
         columns = ("log", "partition", "offsets archived", "records", "size", "may drop below", "log begins at")
         table(columns, rows)
-        line(f"now: {report.segments} segments, {report.rows} records, {size(report.bytes)}")
+        line(f"now: {count(report.segments, 'segment')}, {count(report.rows, 'record')}, {size(report.bytes)}")
     tell_failed(report.failed, quiet=json)
 
 

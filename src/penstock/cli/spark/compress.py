@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, line, size, tell_failed
+from penstock.cli.output import as_json, count, line, size, tell_failed
 from penstock.cli.spark.job import LOCAL, Master, job
 
 Method = Literal["zstd", "gzip", "snappy"]
@@ -32,6 +32,6 @@ def compress(
     if json:
         as_json(report.to_dict())
     else:
-        line(f"{report.segments} segments: {size(report.bytes_before)} became {size(report.bytes_after)}")
+        line(f"{count(report.segments, 'segment')}: {size(report.bytes_before)} became {size(report.bytes_after)}")
     left = [f"{file}: cannot be compressed; `penstock spark verify` tells why" for file in report.left]
     tell_failed([*left, *report.failed], quiet=json)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, line, table
+from penstock.cli.output import as_json, count, line, table
 from penstock.cli.spark.job import LOCAL, Master, TargetFormat, job
 
 
@@ -31,4 +31,4 @@ def convert(
         as_json(report.to_dict())
     else:
         table(("log", "partition", "records", "to"), [(x.topic, x.partition, x.records, x.target) for x in report.logs])
-        line(f"{report.records} records")
+        line(count(report.records, "record"))

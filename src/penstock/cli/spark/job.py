@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from penstock import extras
 from penstock.cli.output import errors_told, fail
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def job(what: str, master: str) -> Iterator[SparkSession]:
 
         from penstock.spark import session
     except ImportError as error:
-        fail(f"this needs {(error.name or '').partition('.')[0]}: pip install 'penstock[spark]'")
+        fail(f"this needs {(error.name or '').partition('.')[0]}: {extras.install('spark')}")
     ours = SparkSession.getActiveSession() is None
     with errors_told():
         try:

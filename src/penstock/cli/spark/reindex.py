@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, line, tell_failed
+from penstock.cli.output import as_json, count, line, tell_failed
 from penstock.cli.spark.job import LOCAL, Master, job
 
 
@@ -23,5 +23,7 @@ def reindex(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:
     else:
         for file in (*report.indexes, *report.companions):
             line(f"made anew: {file}")
-        line(f"{report.segments} segments, {len(report.indexes) + len(report.companions)} files made anew")
+        line(
+            f"{count(report.segments, 'segment')}, {count(len(report.indexes) + len(report.companions), 'file')} made anew"
+        )
     tell_failed(report.failed, quiet=json)

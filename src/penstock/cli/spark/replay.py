@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json
-from penstock.cli.output import as_json, line
+from penstock.cli.output import as_json, count, line
 from penstock.cli.spark.job import LOCAL, Master, TargetFormat, job, utc
 
 
@@ -46,4 +46,4 @@ def replay(
     if json:
         as_json(report.to_dict())
     else:
-        line(f"{report.records} records from {report.source} appended to the {report.format} {report.target}")
+        line(f"{count(report.records, 'record')} from {report.source} appended to the {report.format} {report.target}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import as_json, errors_told, line, size, table, tell_failed
+from penstock.cli.output import as_json, count, errors_told, line, size, table, tell_failed
 from penstock.cli.spark.job import LOCAL, Master, job
 
 
@@ -48,5 +48,5 @@ def stats(
         ]
         columns = ("log", "partition", "records", "payload", "per minute", "peak", "longest gap", "size p50 / p99")
         table(columns, rows)
-        line(f"{report.records} records, {size(report.bytes)}")
+        line(f"{count(report.records, 'record')}, {size(report.bytes)}")
     tell_failed(report.failed, quiet=json)

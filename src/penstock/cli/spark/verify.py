@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from penstock.cli.arguments import Json, LogPath
-from penstock.cli.output import FAILED, as_json, line, size, table
+from penstock.cli.output import FAILED, as_json, count, line, size, table
 from penstock.cli.spark.job import LOCAL, Master, job
 
 
@@ -28,8 +28,8 @@ def verify(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:
             table(("file", "byte", "offsets", "kind", "what"), found)
         unproven = f", {report.unproven} of them without a checksum" if report.unproven else ""
         line(
-            f"{report.records} records{unproven}, {size(report.bytes)} in {report.segments} segments of "
-            f"{report.logs} logs: {_verdict(report.damaged, len(report.findings))}"
+            f"{count(report.records, 'record')}{unproven}, {size(report.bytes)} in {count(report.segments, 'segment')} of "
+            f"{count(report.logs, 'log')}: {_verdict(report.damaged, len(report.findings))}"
         )
     if report.damaged:
         raise typer.Exit(FAILED)

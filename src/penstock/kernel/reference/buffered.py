@@ -275,8 +275,8 @@ class Buffered:
         need = sum(map(len, payloads)) + len(payloads) * self._codec.overhead
         if need > self._segment_bytes:
             raise InvalidPayload(
-                f"records of {need} bytes as frames are more than a file has room for ({self._segment_bytes}); "
-                "append less at a time, or create the log with larger files"
+                f"{need} bytes with their heads are more than a file has room for ({self._segment_bytes})"
+                + ("; append fewer records at a time" if len(payloads) > 1 else "")
             )
         frames = [b"".join(self._codec.parts(payload, kind)) for payload in payloads]
         sums = [crc64(frame) for frame in frames]

@@ -22,5 +22,5 @@ def make_topics(top: Path, partitions: Mapping[str, int]) -> None:
             found = topics.topic(name, None if name in there else count)
             if found.partitions < count:
                 raise InvalidOption(
-                    f"{top / name}: the topic has {found.partitions} partitions, and {count} are needed; add_partitions first"
+                    f"{top / name}: the topic has fewer partitions ({found.partitions}) than are needed ({count}); add_partitions first"
                 )
