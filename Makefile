@@ -76,6 +76,7 @@ test-spark: $(VENV)/.ready-dev
 # Nothing is fetched while it is built, and pages name no other host: they can be read without a network.
 docs: $(VENV)/.ready-docs
 	$(BIN)/python tools/gen_cli.py
+	$(BIN)/python tools/gen_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.ready-bench $(VENV)/.ready-spark

@@ -213,6 +213,19 @@ def test_the_reference_of_commands_is_what_the_commands_say() -> None:
     assert (ROOT / "docs" / "cli.md").read_text() == written, "run python tools/gen_cli.py"
 
 
+def test_the_reference_is_what_the_package_says() -> None:
+    written = runpy.run_path(str(ROOT / "tools" / "gen_reference.py"))["page"]()
+    assert (ROOT / "docs" / "reference.md").read_text() == written, "run python tools/gen_reference.py"
+
+
+def test_the_page_of_errors_has_each_with_its_kind() -> None:
+    said = re.findall(r"^\| `(\w+)`(?: \(a `(\w+)`\))? \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    kinds = [kind for kind in vars(penstock.errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    of = {kind.__name__: kind.__bases__[0].__name__ for kind in kinds}
+    assert sorted(said) == sorted((n, "" if kind in ("PenstockError", "Exception") else kind) for n, kind in of.items())
+    assert of.keys() <= set(penstock.__all__)
+
+
 def test_every_make_target_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:

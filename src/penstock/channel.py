@@ -530,6 +530,7 @@ class Channel(AsyncClosable, Generic[T]):
 
     @property
     def closed(self) -> bool:
+        """Whether the channel was closed."""
         return self._log is None or self._log.closed
 
     def stats(self) -> ChannelStats:

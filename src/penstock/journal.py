@@ -503,6 +503,7 @@ class Journal(AsyncClosable):
 
     @property
     def closed(self) -> bool:
+        """Whether the journal was closed."""
         return self._log is None or self._log.closed
 
     def close(self) -> None:

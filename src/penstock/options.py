@@ -148,4 +148,5 @@ class Retention:
 
     @property
     def bounded(self) -> bool:
+        """Whether it ever lets a file go."""
         return self.max_bytes is not None or self.max_age_s is not None

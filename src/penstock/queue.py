@@ -208,6 +208,7 @@ class Queue(AsyncClosable):
 
     @property
     def closed(self) -> bool:
+        """Whether the queue was closed."""
         return self._log is None or self._log.closed
 
     # ---- reading ----

@@ -36,4 +36,5 @@ class Recovery:
 
     @property
     def clean(self) -> bool:
+        """Whether there was nothing to put right or to tell."""
         return not (self.torn or self.damage or self.rebuilt or self.cursors_set_back or self.moved_bytes)
