@@ -31,7 +31,7 @@ HEAD = """\
 
 `pip install '.[cli]'` in a checkout adds the command `penstock`. Every command finds out by itself which format a log has, and works
 beside whoever writes it. Results go to stdout, everything else to stderr; long work shows how far it is when stderr is a terminal.
-`--json` prints facts for programs. `-h` or `--help` tells what is here.
+`--json` prints facts for programs. `-h` or `--help` shows what is here.
 
 | exit status | |
 |---|---|

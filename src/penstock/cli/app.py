@@ -44,7 +44,7 @@ def _tell_version(asked: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Tell the version.")]
+Version = Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version.")]
 
 
 @app.callback()

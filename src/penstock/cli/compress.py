@@ -16,12 +16,12 @@ from penstock.compressing import compress as run
 
 def compress(
     path: LogPath,
-    method: Annotated[Compression, typer.Option("--method", help="How to compress.")] = "zstd",
+    method: Annotated[Compression, typer.Option("--method", help="The compression method.")] = "zstd",
     json: Json = False,
 ) -> None:
     """Compress the finished segments of channels. Nobody else may have the channel open.
 
-    Exits with 1 if a segment could not be compressed, or a channel could not be opened; the others are done.
+    Exits with 1 if a segment could not be compressed, or a channel could not be opened; the others are still done.
 
     Example: penstock compress /data/mail --method zstd
     """

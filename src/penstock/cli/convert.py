@@ -15,14 +15,14 @@ from penstock.inspect import FormatName, find
 
 def convert(
     path: LogPath,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to write; it is not there yet.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to write; must not exist yet.")],
     to: Annotated[FormatName, typer.Option("--to", help="The format to write.")],
     json: Json = False,
 ) -> None:
-    """Write logs anew in another format, with every payload in order and its time, up to where they end now.
+    """Copy logs into another format: every payload, in order and with its time, up to where they end now.
 
-    TARGET gets its name when it is whole: if this is cut short, nothing is there, and it can be run again. TARGET is the directory of
-    topics if that is what is written. A journal's groups become one.
+    TARGET gets its name when it is whole: if the command is interrupted, nothing is there, and it can be run again. For --to topic, TARGET is the
+    directory that topics are in. A journal's groups become one.
 
     Example: penstock convert /data/orders /data/topics --to topic
     """

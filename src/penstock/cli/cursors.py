@@ -21,16 +21,17 @@ def cursors(
     action: Annotated[Action, typer.Argument(metavar="list|set|forget", help="What to do.")] = "list",
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A tailer, receiver or group.")] = None,
     place: Annotated[
-        str | None, typer.Argument(metavar="PLACE", help="For set: start, end, an offset, a time, or how long ago.")
+        str | None,
+        typer.Argument(metavar="PLACE", help="With set: start, end, an offset, a time, or how long ago, such as 15m."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", metavar="P", help="For set, of a topic: this one alone.")
+        int | None, typer.Option("--partition", metavar="P", help="With set: only this partition of a topic.")
     ] = None,
     json: Json = False,
 ) -> None:
     """List named readers and how far they are, set one back or forward, or forget it so that it holds nothing back.
 
-    Stop a reader before its place is set: what it commits later counts.
+    Stop a reader before you set its place: what it commits later would count.
 
     Example: penstock cursors /data/orders set billing 15m
     """

@@ -8,7 +8,7 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opt
 
 
 def demo(context: typer.Context) -> None:
-    """Run a whole pipeline on Spark, kill it halfway, and prove that nothing is lost. `penstock demo --help` tells the options."""
+    """Run a whole pipeline on Spark, kill it halfway, and prove that nothing is lost. `penstock demo --help` lists the options."""
     from penstock.demo.command import main
 
     raise typer.Exit(main(context.args))

@@ -14,13 +14,16 @@ from penstock.cli.output import FAILED, as_json, errors_told, line
 def doctor(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="Where a log is to be, there yet or not; else where temporary files go."),
+        typer.Argument(
+            metavar="[PATH]",
+            help="The directory of a log, which need not exist; by default the one for temporary files.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Tell whether a log can be kept safe at PATH, and what this machine offers: kernel, file system, clock, limits, Java, Spark.
+    """Check whether a log can be kept safe at PATH, and what this machine offers: kernel, file system, clock, limits, Java, Spark.
 
-    Things are tried in a directory that goes afterwards. Exits with 1 if the durability contract cannot be held there; what is
+    Things are tried in a temporary directory, which is removed. Exits with 1 if the durability contract cannot be held there; what is
     merely missing or slow is marked with a -.
 
     Example: penstock doctor /data

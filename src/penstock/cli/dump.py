@@ -20,9 +20,9 @@ Target = Literal["jsonl", "parquet"]
 
 def dump(
     path: LogPath,
-    to: Annotated[Target, typer.Option("--to", help="What to write.")] = "jsonl",
+    to: Annotated[Target, typer.Option("--to", help="The format of the output.")] = "jsonl",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to; stdout if not given.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write; stdout if not given.")
     ] = None,
     last: Last = None,
     start: From = None,
@@ -37,7 +37,8 @@ def dump(
     """Write the records of a log as lines of JSON, or to a Parquet file, up to where it ends now.
 
     A line has partition, offset, timestamp and value; of a payload that is no UTF-8, value_base64 in place of value. Parquet has the
-    same columns, with values as bytes; of several logs, log too. FILE is whole or not there.
+    same columns, with values as bytes, and needs the extra `arrow`. With several logs there is a column log, too.
+    FILE is there when it is whole, not before.
 
     Example: penstock dump /data/orders --from 2026-11-15 --to parquet --output orders.parquet
     """

@@ -19,9 +19,9 @@ _STATES = {"open": "open", "closed": "closed", "not closed": "not closed; all of
 
 
 def info(path: LogPath, json: Json = False) -> None:
-    """Tell what a log holds, how fast it grows, who reads it and how far, who has it open, and whether it is well.
+    """Show what a log holds, how fast it grows, who reads it and how far, who has it open, and whether it is well.
 
-    Nothing is changed, and nobody is disturbed. Exits with 1 if something is wrong with it.
+    Nothing is changed, and writers and readers are not disturbed. Exits with 1 if something is wrong.
 
     Example: penstock info /data/orders
     """

@@ -15,7 +15,7 @@ from penstock.repair import apply as run
 from penstock.repair import plan as look
 from penstock.verify import Finding
 
-Apply = Annotated[bool, typer.Option("--apply", help="Do it. Without this it is only said what would be done.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Make the changes. Without it, only say what would be done.")]
 
 
 def repair(path: LogPath, apply: Apply = False, json: Json = False) -> None:

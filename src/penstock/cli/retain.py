@@ -17,18 +17,18 @@ from penstock.retaining import retain as run
 def retain(
     path: LogPath,
     max_bytes: Annotated[
-        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep this much, such as 10GiB.")
+        str | None, typer.Option("--max-bytes", metavar="SIZE", help="Keep at most this much, such as 10GiB.")
     ] = None,
     max_age: Annotated[
-        str | None, typer.Option("--max-age", metavar="AGE", help="Keep what is younger, such as 7d.")
+        str | None, typer.Option("--max-age", metavar="AGE", help="Keep what is younger than this, such as 7d.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Remove also what named readers have not read.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also remove what named readers have not read yet.")] = False,
     json: Json = False,
 ) -> None:
-    """Remove the oldest finished files of a log that are too much or too old, and say which readers hold back others.
+    """Remove the oldest finished files of a log beyond a size or an age, and say which readers hold back others.
 
     The file being written stays. A channel must not be open elsewhere; a journal is not touched. Exits with 1 if a log could
-    not be opened; the others are done.
+    not be opened; the others are still done.
 
     Example: penstock retain /data/orders --max-bytes 10GiB --max-age 7d
     """

@@ -20,8 +20,10 @@ From = Annotated[str | None, typer.Option("--from", metavar="SEQ|TIME", help=f"W
 Until = Annotated[
     str | None, typer.Option("--until", metavar="SEQ|TIME", help="Where to end, before that record or time.")
 ]
-Last = Annotated[int | None, typer.Option("-n", metavar="N", min=0, help="Only the last so many records.")]
-Partitions = Annotated[list[int] | None, typer.Option("--partition", metavar="P", help="Of a topic, this one alone.")]
+Last = Annotated[int | None, typer.Option("-n", metavar="N", min=0, help="Only the last N records.")]
+Partitions = Annotated[
+    list[int] | None, typer.Option("--partition", metavar="P", help="Only this partition of a topic.")
+]
 Skip = Annotated[bool, typer.Option("--skip-damaged", help="Step over damage, and say at the end what is lost.")]
 
 

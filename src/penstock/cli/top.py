@@ -25,7 +25,9 @@ def top(
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.1, metavar="SECONDS", help="How often to look.")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and end; so it is in a pipe.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once and exit, as it does when stdout is not a terminal.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Watch logs: append and read rates, how far readers are behind, what is not durable yet, files. q or Ctrl-C ends it.

@@ -14,7 +14,9 @@ from penstock.cli.spark.job import LOCAL, Master, job
 
 def archive(
     path: LogPath,
-    to: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="The archive's directory; made if it is not there.")],
+    to: Annotated[
+        Path, typer.Argument(metavar="ARCHIVE", help="The archive's directory; created if it does not exist.")
+    ],
     drop: Annotated[bool, typer.Option("--drop", help="Let queues and topics remove what is archived.")] = False,
     json: Json = False,
     master: Master = LOCAL,
@@ -22,7 +24,7 @@ def archive(
     """Write finished segments to Parquet files by date, each record once.
 
     Run it as often as you like: what is archived already is left alone. Exits with 1 if a segment could not be archived, or a
-    log could not drop what is; the others are done.
+    log could not drop what is; the others are still done.
 
     Example: penstock spark archive /data/orders /archive --drop
     """

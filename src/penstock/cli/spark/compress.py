@@ -15,13 +15,13 @@ Method = Literal["zstd", "gzip", "snappy"]
 
 def compress(
     path: LogPath,
-    method: Annotated[Method, typer.Option("--method", help="How to compress.")] = "zstd",
+    method: Annotated[Method, typer.Option("--method", help="The compression method.")] = "zstd",
     json: Json = False,
     master: Master = LOCAL,
 ) -> None:
     """Compress the finished segments of channels. Nobody else may have the channel open.
 
-    Exits with 1 if a segment could not be compressed, or a channel could not be opened; the others are done.
+    Exits with 1 if a segment could not be compressed, or a channel could not be opened; the others are still done.
 
     Example: penstock spark compress /data/mail --method zstd
     """

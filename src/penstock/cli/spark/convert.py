@@ -14,12 +14,12 @@ from penstock.cli.spark.job import LOCAL, Master, TargetFormat, job
 
 def convert(
     path: LogPath,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to write; it is not there yet.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Where to write; must not exist yet.")],
     to: Annotated[TargetFormat, typer.Option("--to", help="The format to write.")],
     json: Json = False,
     master: Master = LOCAL,
 ) -> None:
-    """Write logs anew in another format. If it is cut short, the same command goes on where it was.
+    """Copy logs into another format. If it is interrupted, the same command continues where it was.
 
     Example: penstock spark convert /data/orders /data/orders-queue --to queue
     """

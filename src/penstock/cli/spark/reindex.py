@@ -8,9 +8,9 @@ from penstock.cli.spark.job import LOCAL, Master, job
 
 
 def reindex(path: LogPath, json: Json = False, master: Master = LOCAL) -> None:
-    """Make anew what is missing or wrong beside finished segments: indexes, and companions without their times.
+    """Rebuild what is missing or wrong beside finished segments: indexes, and companions without their times.
 
-    Exits with 1 if something could not be made.
+    Exits with 1 if something could not be rebuilt.
 
     Example: penstock spark reindex /data/orders
     """

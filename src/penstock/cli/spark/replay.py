@@ -15,10 +15,12 @@ from penstock.cli.spark.job import LOCAL, Master, TargetFormat, job, utc
 
 def replay(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A log, a directory of logs, or an archive.")],
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The log to append to; made if it is not there.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The log to append to; created if it does not exist.")
+    ],
     archive: Annotated[Path | None, typer.Option("--archive", metavar="DIR", help="The archive of the log.")] = None,
     to: Annotated[TargetFormat | None, typer.Option("--to", help="The format of a target that is made.")] = None,
-    start: Annotated[int | None, typer.Option("--start", help="The first offset.")] = None,
+    start: Annotated[int | None, typer.Option("--start", help="The first offset to replay.")] = None,
     end: Annotated[int | None, typer.Option("--end", help="The offset to end before.")] = None,
     since: Annotated[datetime | None, typer.Option("--since", help="From this time on, in UTC.")] = None,
     until: Annotated[datetime | None, typer.Option("--until", help="Before this time, in UTC.")] = None,

@@ -14,7 +14,7 @@ from penstock.cli.spark.job import LOCAL, Master, job
 
 def stats(
     path: LogPath,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write an HTML page with charts.")] = None,
     json: Json = False,
     master: Master = LOCAL,
 ) -> None:
