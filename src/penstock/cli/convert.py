@@ -21,8 +21,8 @@ def convert(
 ) -> None:
     """Copy logs into another format: every payload, in order and with its time, up to where they end now.
 
-    TARGET gets its name when it is whole: if the command is interrupted, nothing is there, and it can be run again. For --to topic, TARGET is the
-    directory that topics are in. A journal's groups become one.
+    TARGET gets its name when it is whole: if the command is interrupted, nothing is there, and it can be run again. Of a topic, TARGET is the
+    directory above it. A journal's groups become one.
 
     Example: penstock convert /data/orders /data/topics --to topic
     """
