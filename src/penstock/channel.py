@@ -53,6 +53,7 @@ from penstock.storage.retention import retire
 from penstock.storage.settings import Settings, directory_at, settle
 from penstock.storage.shrink import clear_leftovers, clear_orphans, compress_sealed
 from penstock.storage.span import guard_sync
+from penstock.storage.syncing import telling_appended
 from penstock.storage.weakly import taken_out, weakly
 
 T = TypeVar("T")
@@ -96,11 +97,12 @@ class Sender(Generic[T]):
         """Send one message. On return every receiver can have it, and it survives the death of this process.
 
         With `crash_consistent` it survives a power cut too; only then does it wait, for the disk, at most `timeout_s`.
-        TimeoutError then says that it was sent and may not be on the disk yet.
+        TimeoutError then says that it was sent and may not be on the disk yet, and so do NotSynced and a SyncFailed that has
+        `appended`: it is not to be sent again. The channel's `sync` puts it on the disk, and so does a later send.
         """
         sequence = self._append(self._encode(obj))
         if self._durable:
-            self._channel._make_durable(sequence + 1, timeout_s)
+            self._make_durable(range(sequence, sequence + 1), timeout_s)
 
     def send_many(self, objects: Sequence[T], timeout_s: float | None = None) -> None:
         """Send many messages as one: all of them or none, after any crash and to every receiver."""
@@ -110,7 +112,11 @@ class Sender(Generic[T]):
         encode = self._encode
         first = log.append_batch([encode(obj) for obj in objects])
         if self._durable:
-            self._channel._make_durable(first + len(objects), timeout_s)
+            self._make_durable(range(first, first + len(objects)), timeout_s)
+
+    def _make_durable(self, sent: range, timeout_s: float | None) -> None:
+        with telling_appended(sent):
+            self._channel._make_durable(sent.stop, timeout_s)
 
 
 class Receiver(Closable, Generic[T]):
@@ -506,6 +512,12 @@ class Channel(AsyncClosable, Generic[T]):
         if slot >= offsets.slots:
             offsets.grow()
         return slot
+
+    def sync(self, timeout_s: float | None = None) -> None:
+        """Put everything sent so far on the disk. Waits for a sync under way at most `timeout_s`."""
+        log = self._open_log()
+        log.writable()
+        self._make_durable(log.next_sequence, timeout_s)
 
     def forget(self, name: str) -> None:
         """Remove a named receiver: what it held back may go."""

@@ -31,6 +31,7 @@ PenstockError
 ├── DiskFull (OSError)                no room; nothing was changed
 ├── StorageFailed (OSError)           the system refused a file otherwise: too many are open, the disk does not work
 │   └── StorageDenied (PermissionError)  its owner or permissions forbid it
+├── NotSynced (OSError)               what was appended is in the log, and could not be synced now; not to be appended again
 └── SyncFailed (OSError)              the disk refused a sync; the log takes no more appends until reopened
 
 RecoveryUnfinished (UserWarning)      a journal was closed before its recovery walk was finished
@@ -235,7 +236,7 @@ class DiskFull(PenstockError, OSError):
 
 
 class StorageFailed(PenstockError, OSError):
-    """The system refused something of a file. What was not reported as done may be tried again; what was is there."""
+    """The system refused something of a file. What was not reported as done was not done, and may be tried again; what was is there."""
 
     def __init__(self, path: str | os.PathLike[str], code: int, what: str = "", step: str = "") -> None:
         self._what = what or os.strerror(code)
@@ -259,8 +260,10 @@ def storage_failed(path: str | os.PathLike[str], error: OSError) -> DiskFull | S
     return kind(path, code, error.strerror or str(error))
 
 
-_CHECK_DISK: Final = "look at the system's log and check the disk, then try again, or close the log and open it again"
-_CLOSE_SOME: Final = "close logs that are not used, or raise the limit (`ulimit -n`), and try again"
+_FEWER_FILES: Final = "close logs that are not used, or raise the limit (`ulimit -n`)"
+_LOOK: Final = "look at the system's log and check the disk"
+_CHECK_DISK: Final = f"{_LOOK}, then try again, or close the log and open it again"
+_CLOSE_SOME: Final = f"{_FEWER_FILES}, and try again"
 _CHECK_OWNER: Final = "check its owner and permissions and those of its directory, or open the log with read_only=True"
 _STEPS: Final = {
     errno.EMFILE: _CLOSE_SOME,
@@ -276,17 +279,56 @@ _STEPS: Final = {
 }
 
 
-class SyncFailed(PenstockError, OSError):
-    """The disk refused a sync. What was reported durable is; no later success is reported on top of the failure."""
+class NotSynced(PenstockError, OSError):
+    """What was `appended`, which are its sequences, is in the log, and survives the death of the process; but the sync that was to follow
+    could not be tried. To append it again would put it there twice: `sync()` puts it on the disk, and so does any later sync.
+    """
 
-    def __init__(self, path: str | os.PathLike[str], code: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], code: int, appended: range) -> None:
+        self.appended = appended
+        step = _BEFORE_SYNC.get(code, _LOOK)
         OSError.__init__(
             self,
             code,
-            "a sync failed, so the log takes no more appends; check the disk, close the log in every process and open "
+            f"{os.strerror(code)}, so {_named(appended)} in the log and not on the disk yet; {step}, then call sync(), and do not "
+            "append it again",
+            os.fspath(path),
+        )
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, range]]:
+        return type(self), (str(self.filename), self.errno or errno.EIO, self.appended)
+
+
+_BEFORE_SYNC: Final = {
+    errno.EMFILE: _FEWER_FILES,
+    errno.ENFILE: _FEWER_FILES,
+    errno.ENOSPC: "free some space",
+}
+
+
+class SyncFailed(PenstockError, OSError):
+    """The disk refused a sync. What was reported durable is; no later success is reported on top of the failure.
+
+    If it was the sync that was to follow an append, `appended` are the sequences of that: it is in the log all the same, and to append it
+    again, once the log was opened anew, would put it there twice. Else it is empty, and nothing was appended.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], code: int, appended: range = range(0)) -> None:
+        self.appended = appended
+        there = f"{_named(appended)} in the log, do not append it again; " if appended else ""
+        OSError.__init__(
+            self,
+            code,
+            f"a sync failed, so the log takes no more appends; {there}check the disk, close the log in every process and open "
             "it again: what is not yet durable is then copied to a new file and synced",
             os.fspath(path),
         )
 
-    def __reduce__(self) -> tuple[type, tuple[str, int]]:
-        return type(self), (str(self.filename), self.errno or errno.EIO)
+    def __reduce__(self) -> tuple[type, tuple[str, int, range]]:
+        return type(self), (str(self.filename), self.errno or errno.EIO, self.appended)
+
+
+def _named(appended: range) -> str:
+    if len(appended) == 1:
+        return f"what was appended (sequence {appended[0]}) is"
+    return f"what was appended (sequences {appended[0]} to {appended[-1]}) is"

@@ -36,6 +36,7 @@ from penstock.storage.log import Log
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import OnProgress, Recovery
 from penstock.storage.settings import Settings, directory_at, settle
+from penstock.storage.syncing import telling_appended
 from penstock.storage.tailer import At, Tailer
 from penstock.storage.weakly import taken_out
 
@@ -146,18 +147,21 @@ class Queue(AsyncClosable):
         """Append one record and return its sequence.
 
         When it returns every process on this machine can read the record, and it survives the death of them all; with
-        `Flush.each()` a power cut too.
+        `Flush.each()` a power cut too. What its sync cannot do raises NotSynced or SyncFailed: then the record is in the log all the
+        same, as `appended` of the error says.
         """
         log = self._open_log()
         sequence = log.appender().append(payload)
         if self._flush_each:
-            log.sync_to(sequence + 1)
+            with telling_appended(range(sequence, sequence + 1)):
+                log.sync_to(sequence + 1)
         return sequence
 
     def append_batch(self, payloads: Sequence[Buffer] | pyarrow.Array) -> range:
         """Append many records as one, and return their sequences: all of them or none, after any crash, to any reader.
 
-        `payloads` is a list of bytes-like objects, or a pyarrow binary or string array (or chunked array) without nulls.
+        `payloads` is a list of bytes-like objects, or a pyarrow binary or string array (or chunked array) without nulls. A sync
+        that does not come about is told as by `append`.
         """
         log = self._open_log()
         if isinstance(payloads, str | bytes | bytearray | memoryview) or not hasattr(payloads, "__len__"):
@@ -171,9 +175,11 @@ class Queue(AsyncClosable):
             first = log.append_batch(payloads)
         else:
             first = log.append_batch(list(payloads))
+        sequences = range(first, first + len(payloads))
         if self._flush_each:
-            log.sync_to(first + len(payloads))
-        return range(first, first + len(payloads))
+            with telling_appended(sequences):
+                log.sync_to(sequences.stop)
+        return sequences
 
     def appender(self) -> Appender:
         """An object that can append and nothing else."""

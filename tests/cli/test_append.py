@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import signal
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from penstock import Journal, Queue
+from penstock import Journal, Queue, StorageFailed
 from penstock.cli.records import Records
 from penstock.inspect import detect, find
 from penstock.inspect.rows import Rows
+from penstock.storage.log import Log
 from tests.cli.conftest import COMMAND, FORMATS, Live, Terminal, piped
 from tests.support import until
 
@@ -177,3 +179,20 @@ def test_an_interrupt_while_records_are_appended_waits_for_that() -> None:
     assert source.interrupted
     assert 0 < len(got) < len(lines)
     assert got == lines[: len(got)]
+
+
+def test_what_is_in_the_log_and_was_not_synced_is_counted(
+    path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(log: Log, timeout_s: float | None = None) -> int:
+        raise StorageFailed(log.path, errno.EMFILE)
+
+    Queue(path).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "sync_to", refused)
+        told = run("append", path, "--durable", input=b"one\ntwo\n")
+    assert told.exit_code == 1
+    assert "2 records" in told.stderr
+    assert "do not append it again" in told.stderr
+    assert "record 3 of the input and what follows was not appended" in told.stderr
+    assert payloads(path) == [b"one", b"two"]

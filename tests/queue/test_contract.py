@@ -9,6 +9,7 @@ point                                           tests
                                                   zeroed and synced...; here: nothing is invented or reordered
 4  a torn tail and damage are told apart          test_torn: what was reported durable or published...; test_flips: all
 5  a full disk is DiskFull, nothing changed       test_sync: a full disk at a roll...; here: reading and commits go on
+   what was appended and not synced is told so     test_not_synced
 6  a failed sync poisons the log                  test_sync: after a failed sync..., reopening after a failed sync...
 7  a writer that dies with the lock, or stands    here; test_stopped
 8  a file system that can do this                 here

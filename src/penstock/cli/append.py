@@ -13,7 +13,7 @@ from penstock.cli.arguments import Json
 from penstock.cli.output import FAILED, as_json, count, errors_told, lasting, size
 from penstock.cli.progress import progress
 from penstock.cli.records import Records
-from penstock.errors import InvalidPayload, PenstockError
+from penstock.errors import InvalidPayload, NotSynced, PenstockError, SyncFailed
 from penstock.inspect import FormatName
 
 _INTERRUPTED: Final = 130
@@ -70,6 +70,8 @@ def append(
                 records, written = records + len(some), written + sum(map(len, some))
                 advance(len(some))
         except PenstockError as error:
+            if isinstance(error, NotSynced | SyncFailed) and error.appended:  # all of them or none
+                records, written = records + len(some), written + sum(map(len, some))
             empty = some.index(b"") if isinstance(error, InvalidPayload) and b"" in some else None
             which = f"record {records + empty + 1} of the input is empty; " if empty is not None else ""
             failed = f"{error}; {which}record {records + 1} of the input and what follows was not appended"

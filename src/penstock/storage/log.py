@@ -360,11 +360,20 @@ class Log:
         return self.durable_sequence
 
     def sync_to(self, next_: int, timeout_s: float | None = None) -> None:
-        """Put every record below `next_` on the disk. Callers that wait here meanwhile share the next sync."""
+        """Put every record below `next_` on the disk. Callers that wait here meanwhile share the next sync. What is on the disk is so
+        also when the log was closed meanwhile."""
         control = self.control
-        if control is None or control.durable_next < next_ or control.poison:
-            self.writable()  # what is on the disk is so also when the log was closed meanwhile
+        if control is not None and control.durable_next >= next_ and not control.poison:
+            return
+        try:
+            self.writable()
             self.sync(timeout_s)
+        except LogClosed:
+            left = self.control  # as the close left it
+            if left is None or self.inherited or (not left.poison and left.durable_next < next_):
+                raise
+            if left.poison:
+                raise self.failed(left.poison) from None
 
     def failed(self, code: int) -> SyncFailed:
         """To be raised: a sync failed, here or in another process."""

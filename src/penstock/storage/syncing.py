@@ -6,6 +6,7 @@ One for each open log, which calls it, and which it does not keep: a log that is
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from penstock.errors import LogBusy, SyncFailed
+from penstock.errors import DiskFull, LogBusy, NotSynced, StorageFailed, SyncFailed
 from penstock.storage import files, growing, notes
 from penstock.storage.buffered import Buffered
 from penstock.storage.control import Active, Control, Mark
@@ -143,6 +144,18 @@ class Syncing:
             # would cost as much as the sync.
             guard_sync(log.directory, control, lambda: files.sync(control.fd))
             self._persisted_s = time.monotonic()
+
+
+@contextmanager
+def telling_appended(appended: range) -> Iterator[None]:
+    """Of the sync that is to follow an append: what it cannot do says that these are in the log. Whoever takes the call to have done
+    nothing would append them again."""
+    try:
+        yield
+    except SyncFailed as error:
+        raise SyncFailed(error.filename, error.errno or errno.EIO, appended) from error
+    except (DiskFull, StorageFailed) as error:
+        raise NotSynced(error.filename, error.errno or errno.EIO, appended) from error
 
 
 def undurable_bytes(log: Owner) -> int:
