@@ -118,7 +118,13 @@ def try_workload(
     with case(whole):
         moments = record(kind, ops, yard.keep(), done)
     found = power_cuts(
-        moments, rng, most, sample=sample, most_near=most_near, together=together, lengths_in_order=lengths_in_order
+        moments,
+        rng,
+        most,
+        sample=sample or most,
+        most_near=most_near,
+        together=together,
+        lengths_in_order=lengths_in_order,
     )
     killed = kills(moments).all
     crashes = [*rng.sample(killed, min(most_kills or len(killed), len(killed))), *found.all]

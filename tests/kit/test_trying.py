@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import Journal, Queue, Topic, Topics
+from penstock.testing import trying
+from penstock.testing.crashes import Crash, power_cuts
 from penstock.testing.recording import recorded
 from penstock.testing.standing_in import standing_in
 from penstock.testing.trying import Act, Found, Plan, _prepare, try_crashes, try_faults
+from tests.kit.test_plugin import example
 from tests.support import until
 
 
@@ -35,6 +41,43 @@ def test_all_are_given_a_directory_that_is_there(how: Callable[..., int]) -> Non
 
     assert how(append, is_there, there, Plan(1, 3), "pytest") == 3
     assert given == [b"x"] * 3
+
+
+def test_so_many_are_tried_as_are_asked_for_if_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the page's own example, of which there are some hundreds of states, and many draws give one that was there before. By a seed they
+    are the same."""
+    made: dict[str, Any] = {}
+    exec(example(), made)
+    left: list[bytes] = []
+    tried: list[tuple[int, str]] = []
+    lay, told = Crash.lay, trying._told
+
+    def laid(crash: Crash, top: Path) -> Path:
+        left.append(crash.digest())
+        return lay(crash, top)
+
+    def noted(what: str, plan: Plan, number: int, again: str) -> AbstractContextManager[None]:
+        tried.append((number, what))
+        return told(what, plan, number, again)
+
+    monkeypatch.setattr(Crash, "lay", laid)
+    monkeypatch.setattr(trying, "_told", noted)
+    acts = made["consume"], made["check"], made["prepare"]
+    assert try_crashes(*acts, Plan(1, 300), "pytest") == 300
+    assert len(set(left)) == 300
+    assert try_crashes(*acts, Plan(1, 300, only=tried[7][0]), "pytest") == 1
+    assert tried[-1] == tried[7]
+
+
+def test_there_may_be_fewer(tmp_path: Path) -> None:
+    """What is drawn comes to an end where there is nothing new."""
+    with recorded(tmp_path) as recording:
+        append(tmp_path)
+    whole = {crash.digest() for crash in power_cuts(recording.moments, random.Random(1), 1 << 20).all}
+    found = power_cuts(recording.moments, random.Random(1), len(whole))
+    assert not found.complete, "that many could be counted, so nothing was drawn"
+    drawn = [crash.digest() for crash in found.all]
+    assert 0.9 * len(whole) < len(set(drawn)) <= len(drawn)
 
 
 def journals(top: Path) -> None:

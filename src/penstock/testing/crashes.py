@@ -10,9 +10,12 @@ import random
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from penstock.testing.moment import Moment
 from penstock.testing.state import Boot, State
+
+_BARREN: Final = 20  # so many draws of each moment, and none gave another state: there are hardly any left
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,22 @@ class _Found:
             if known is None or known.moment.number < moment.number:
                 self._latest[key] = Crash(moment, state, self._boot)
 
+    def draw(self, moments: Sequence[Moment], rng: random.Random, most: int) -> None:
+        """By chance, of each moment in turn: so many more, or until that gives nothing new any more."""
+        wanted, barren = len(self._latest) + most, 0
+        for moment in itertools.cycle(moments):
+            if len(self._latest) >= wanted or barren >= _BARREN * len(moments):
+                return
+            before = len(self._latest)
+            self.add(moment, [_drawn(moment, rng)])
+            barren = 0 if len(self._latest) > before else barren + 1
+
     def all(self) -> tuple[Crash, ...]:
         return tuple(self._latest.values())
+
+
+def _drawn(moment: Moment, rng: random.Random) -> State:
+    return moment.some(rng, rng.choice((512, 4096)))
 
 
 def kills(moments: Sequence[Moment]) -> Crashes:
@@ -87,7 +104,7 @@ def power_cuts(
 ) -> Crashes:
     """Every state that a power cut may leave, if that takes a look at no more than `most`. Else those in which so few files and
     directories differ from all lost, or all kept, that there are no more than `most_near` of them; those of `Moment.covering` with so many
-    `together`, if that is not 0; and `sample` by chance, or as many as `most`. What was synced and nothing else, and everything, are always
+    `together`, if that is not 0; and `sample` draws by chance, or draws until `most` more are found or nothing new is. What was synced and nothing else, and everything, are always
     among them. See `moment` and `versions` for the two orders."""
     moments = [moment.with_orders(names=names_in_order, lengths=lengths_in_order) for moment in moments]
     last = [moment.told_apart() for moment in _last(moments)]
@@ -110,9 +127,11 @@ def power_cuts(
             found.add(moment, moment.near(near))
         for moment in last if together else ():
             found.add(moment, moment.covering(together, rng))
-        share = max(1, (sample or most) // len(moments))
-        for moment in moments:
-            found.add(moment, (moment.some(rng, rng.choice((512, 4096))) for _ in range(share)))
+        if sample is None:
+            found.draw(moments, rng, most)
+        else:
+            for moment in moments:
+                found.add(moment, (_drawn(moment, rng) for _ in range(max(1, sample // len(moments)))))
     return Crashes(found.all(), total <= most, near, together if total > most else 0)
 
 
