@@ -52,6 +52,12 @@ def again(module: str, **options: object) -> str:
     return f"again with: {forced()}python -m {module}{given}"
 
 
+def as_test(where: str, **told: object) -> str:
+    """The command that runs a test once more, told by the environment what it was told, on the same kernel."""
+    given = "".join(f"PENSTOCK_{name.upper()}={value} " for name, value in told.items())
+    return f"again with: {forced()}{given}pytest {where}"
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """What was not run, and why."""

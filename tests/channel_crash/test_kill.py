@@ -10,6 +10,7 @@ import pytest
 from tests.channel_crash.campaign import campaign
 from tests.queue.crash import NATIVE, Yard
 from tests.stopping import ONE_IN
+from tests.torture_table import as_test
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "30" if NATIVE else "10"))
 SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
@@ -18,7 +19,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_what_was_acknowledged_holds_however_often_the_process_is_killed(yard: Yard, compression: str | None) -> None:
     result = campaign(yard.keep(), KILLS, SEED, compression)
-    again = f"again with: PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS} pytest tests/channel_crash/test_kill.py"
+    again = as_test("tests/channel_crash/test_kill.py", seed=SEED, kills=KILLS)
     assert not result.failures, "\n".join([*result.failures, again])
     assert result.kills == KILLS
     assert result.stops == KILLS // ONE_IN

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.journal_crash.campaign import campaign
 from tests.queue.crash import NATIVE, Yard
 from tests.stopping import ONE_IN
+from tests.torture_table import as_test
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "40" if NATIVE else "15"))
 SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
@@ -16,7 +17,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
 
 def judge(base: Path, kills: int) -> None:
     result = campaign(base, kills, SEED)
-    again = f"again with: PENSTOCK_SEED={SEED} PENSTOCK_KILLS={kills} pytest tests/journal_crash/test_kill.py"
+    again = as_test("tests/journal_crash/test_kill.py", seed=SEED, kills=KILLS)
     assert not result.failures, "\n".join([*result.failures, again])
     assert result.kills == kills
     assert result.stops == kills // ONE_IN

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.power.campaign import one_round
+from tests.power.campaign import campaign, one_round
 from tests.power.disk import missing
 from tests.power.uses import HONEST, LIAR
+from tests.torture_table import again
 
 pytestmark = [
     pytest.mark.root,
@@ -15,8 +16,9 @@ pytestmark = [
 
 
 def test_what_was_promised_survives_a_power_cut() -> None:
-    result = one_round("ext4", HONEST, cuts=2, seed=1)
-    assert not result.failures, result.failures[0]
+    result = campaign(2, seed=1, kinds=["ext4"])
+    told = again("tests.power.campaign", snapshots=2, seed=1, file_systems="ext4")
+    assert not result.failures, "\n".join([*result.failures, told])
     assert (result.cuts, result.logs) == (2, 2 * len(HONEST))
     assert result.checked > 1000
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.queue.crash import NATIVE, Yard
 from tests.topic_crash.campaign import Round
+from tests.torture_table import as_test
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "20" if NATIVE else "8"))
 SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
@@ -17,7 +18,7 @@ SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
 @pytest.mark.parametrize(("partitions", "retain"), [(3, False), (2, True)])
 def test_what_was_acknowledged_or_committed_holds_whoever_is_killed(yard: Yard, partitions: int, retain: bool) -> None:
     one = Round(yard.keep(), SEED, partitions, retain=retain)
-    again = f"again with: PENSTOCK_SEED={SEED} PENSTOCK_KILLS={KILLS} pytest tests/topic_crash/test_kill.py"
+    again = as_test("tests/topic_crash/test_kill.py", seed=SEED, kills=KILLS)
     try:
         for times in range(1, 10):
             one.run(times * KILLS)
