@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.building import COMPILER, NotBuilt, build
 from tests.support import ROOT
 
 _COMMON = "-O1 -g -fno-omit-frame-pointer"
@@ -82,38 +83,24 @@ SANITIZERS = {
 
 def library(name: str) -> str:
     """Where the compiler has a library."""
-    compiler = os.environ.get("CC", "cc")
-    if shutil.which(compiler) is None:
-        raise Missing(f"no C compiler ({compiler})")
+    if shutil.which(COMPILER) is None:
+        raise Missing(f"no C compiler ({COMPILER})")
     found = subprocess.run(
-        [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        [COMPILER, f"-print-file-name={name}"], capture_output=True, text=True, check=True
     ).stdout.strip()
     if not Path(found).is_absolute():
-        raise Missing(f"{compiler} has no {name}; install its sanitizers")
+        raise Missing(f"{COMPILER} has no {name}; install its sanitizers")
     return str(Path(found).resolve())
 
 
-def build(name: str) -> Path:
+def built(name: str) -> Path:
     """A copy of the sources with a kernel of its own; the path to import it from."""
-    one, top = SANITIZERS[name], ROOT / "build" / f"sanitize-{name}"
-    place = top / "lib"
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(ROOT / "src", place, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
-    made = {"PENSTOCK_BUILD": "require", "PENSTOCK_CFLAGS": f"{_COMMON} {one.flags}", "PENSTOCK_LDFLAGS": one.flags}
-    command = [
-        sys.executable,
-        "setup.py",
-        "-q",
-        "build_ext",
-        "--build-lib",
-        str(place),
-        "--build-temp",
-        str(top / "temp"),
-    ]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **made}, capture_output=True, text=True)
-    if done.returncode:
-        raise Missing(f"the kernel cannot be built with {one.flags}:\n{done.stderr[-3000:]}")
-    return place
+    flags, top = SANITIZERS[name].flags, ROOT / "build" / f"sanitize-{name}"
+    top.mkdir(parents=True, exist_ok=True)
+    try:
+        return build(top, f"{_COMMON} {flags}", flags)
+    except NotBuilt as error:
+        raise Missing(f"the kernel cannot be built with {flags}:\n{str(error)[-3000:]}") from error
 
 
 def environment(name: str, place: Path) -> dict[str, str]:
@@ -140,7 +127,7 @@ def reports(name: str) -> Path:
 
 
 def sanitize(name: str) -> bool:
-    place, fine = build(name), True
+    place, fine = built(name), True
     shutil.rmtree(reports(name), ignore_errors=True)
     reports(name).mkdir()
     env = environment(name, place)

@@ -23,6 +23,7 @@ from tests.queue.crash import NATIVE
     [
         ("queue", "append,append", 15),
         ("queue", "append,batch", 20),
+        ("queue", "append,sync,batch", 15),  # after a sync a batch is put into a buffer, and written
         ("queue", "append,span", 40),
         ("channel", "send,send", 30),
         ("channel", "send,send_many", 30),
