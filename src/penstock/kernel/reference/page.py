@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _TURN, _WAITERS = layout.TURN // 8, layout.WAITERS // 8
-_NAP_LEAST_S: Final = (
-    0.00005  # who waits sleeps for an eighth of the time in which nothing has come, but no shorter than this,
-)
+# Who waits sleeps for an eighth of the time in which nothing has come, but
+_NAP_LEAST_S: Final = 0.00005  # no shorter than this,
 _NAP_OPEN_S: Final = 0.002  # nor longer than this where the log is open for writing,
 _NAP_MOST_S: Final = 0.05  # nor than this where it is only read
 
