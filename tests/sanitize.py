@@ -6,7 +6,7 @@ Builds it into build/sanitize-*, beside a copy of the sources, so that the ordin
 kernel, and hostile files, on that. A sanitizer that is not there, or that finds something, is a failure.
 
 - address: AddressSanitizer and UndefinedBehaviorSanitizer. Leaks are not looked for: CPython keeps what it has to its end.
-- thread: ThreadSanitizer, over the tests with several threads. CPython itself is not built with it, so it sees nothing of what
+- thread: ThreadSanitizer, over the tests with several threads, those of all four uses at once among them. CPython itself is not built with it, so it sees nothing of what
   atomics order there; what that makes it tell wrongly is named in tests/tsan.txt, with the reasons.
 """
 
@@ -73,8 +73,10 @@ SANITIZERS = {
                     "tests/kernel/test_buffered_failing.py",
                     "tests/kernel/test_writer.py",
                     "tests/kernel/test_wait_any.py",
+                    "tests/kernel/test_taker.py",
                 ),
             ),
+            (*_PYTEST, "tests/test_threads.py"),
             (*_PYTEST, "-k", "thread", "tests/queue", "tests/channel", "tests/journal", "tests/topic"),
         ),
     ),

@@ -69,12 +69,15 @@ typedef struct {
     uint64_t pending, pending_records;  /* bytes, and records, appended and not yet durable */
     uint64_t lost;         /* records of batches that failed */
     uint64_t syncs;
-    int64_t sync_ns;       /* that they took */
+    uint64_t sync_ns;      /* that they took */
     uint64_t finished;     /* batches */
     ps_place place;
     ps_text state;
     int bell[2];           /* to read, to write: the same where there is an eventfd; -1 until somebody asks for it */
 } ps_buffered;
+
+/* Counted by the thread, under `m`, and looked at without it. */
+static inline void ps_tally(uint64_t *count, uint64_t more) { PS_STORE(count, *count + more); }
 
 /* ---- time, forks, descriptors ---- */
 
@@ -391,8 +394,8 @@ static int ps_buffered_write(ps_buffered *b, ps_pile *p, int thread, uint64_t *f
         int code = ps_pile_commit(b->ctl, &place, b->spec, p, now, b->sync, first, &error, fatal);
         pthread_mutex_lock(&b->m);
         b->writing = 0;
-        b->syncs += p->sync_ns > 0;
-        b->sync_ns += p->sync_ns;
+        ps_tally(&b->syncs, p->sync_ns > 0);
+        ps_tally(&b->sync_ns, (uint64_t)p->sync_ns);
         p->sync_ns = 0;
         if (b->standing) pthread_cond_broadcast(&b->progress);
         pthread_mutex_unlock(&b->m);
@@ -417,7 +420,7 @@ static void ps_buffered_break(ps_buffered *b, int error) {
  * appended later is not lost, and asks whether others were. Under `m`. */
 static void ps_buffered_doom(ps_buffered *b, int error) {
     for (ps_pile *p = b->head; p; p = p->next) {
-        if (!p->doom) b->lost += p->count;
+        if (!p->doom) ps_tally(&b->lost, p->count);
         p->doom = error;
     }
     b->filling = NULL;                              /* what arrives from here on is another batch */
@@ -444,10 +447,10 @@ static int ps_buffered_deliver(ps_buffered *b, int thread) {
     }
     b->head = p->next;
     if (!b->head) b->last = NULL;
-    b->pending -= p->bytes;
-    b->pending_records -= p->count;
+    ps_tally(&b->pending, -p->bytes);
+    ps_tally(&b->pending_records, -p->count);
     b->finished++;
-    if (error && !p->doom) b->lost += p->count;
+    if (error && !p->doom) ps_tally(&b->lost, p->count);
     if (!error) b->marked |= b->sync;
     if (!error && p->state.at) {
         free(b->state.at);

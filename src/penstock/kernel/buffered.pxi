@@ -38,8 +38,8 @@ cdef extern from "buffered.h" nogil:
         ps_spec spec
         ps_hooks hooks
         void *self
-        uint64_t batch_records, most_bytes, most_records, segment_bytes, serial, pending, pending_records, lost, syncs
-        int64_t sync_ns, linger_ns
+        uint64_t batch_records, most_bytes, most_records, segment_bytes, serial, pending, pending_records, lost, syncs, sync_ns
+        int64_t linger_ns
         int by_mutex, sync, started, stop, deaf, broken
         pthread_mutex_t m
         ps_text state
@@ -533,7 +533,7 @@ cdef class Buffered:
     @property
     def synced(self):
         """How many batches were synced, and the nanoseconds that took."""
-        return PS_LOAD(&self.b.syncs), PS_LOAD(<uint64_t *> &self.b.sync_ns)
+        return PS_LOAD(&self.b.syncs), PS_LOAD(&self.b.sync_ns)
 
     @property
     def lost(self):
