@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -35,6 +36,12 @@ def is_stopped(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] in "TtZX"
     except FileNotFoundError:
         return True
+
+
+def some_calls(step: int) -> Iterator[int]:
+    """At which calls (or stores) one stands still: one in so many, others in each run; PENSTOCK_SWEEP=all takes all."""
+    every = os.environ.get("PENSTOCK_SWEEP") == "all"
+    return itertools.count(1) if every else itertools.count(1 + int(time.time()) % step, step)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,8 @@ from penstock.formats import queue as fmt
 from penstock.storage import files
 from penstock.storage.listing import list_segments
 from penstock.testing.standing_in import CHANGING
-from tests.support import ROOT
+from tests.stopping import is_stopped
+from tests.support import ROOT, until
 
 FILE_SIZE = 16 << 10
 BEFORE = [b"first", b"second" * 40, b"third"]
@@ -49,6 +50,12 @@ def roll(q: Queue) -> None:
 def die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError("unreachable")
+
+
+def stand() -> None:
+    """Stand still, until whoever is told so has it go on."""
+    print("standing", os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def command(act: Callable[..., None], *arguments: object) -> list[str]:
@@ -96,6 +103,19 @@ class Zygote:
         assert self.process.stdin
         print(json.dumps(arguments), file=self.process.stdin, flush=True)
 
+    @contextmanager
+    def standing(self, said: str) -> Iterator[bool]:
+        """It said this: whether that is that it stands still, as it then does meanwhile."""
+        word, _, pid = said.partition(" ")
+        if word != "standing":
+            yield False
+            return
+        until(lambda: is_stopped(int(pid)), "it stops")
+        try:
+            yield True
+        finally:
+            os.kill(int(pid), signal.SIGCONT)
+
     def answer(self) -> str:
         """What it says next, or how it ended."""
         assert self.process.stdout
@@ -112,13 +132,22 @@ def open_zygote(act: Callable[..., None]) -> Iterator[Zygote]:
 
 
 class Countdown:
-    """Counts calls of `files` once `begin` was called, whatever thread makes them; the process dies at the `at`-th, before that is made.
+    """Counts calls of `files` once `begin` was called, whatever thread makes them; the process dies at the `at`-th, before that is made, or
+    does what else is to be done `there`.
 
     A tree is removed a file at a time. With `halves` a write is two calls, so that a death comes in the midst of it too.
     """
 
-    def __init__(self, at: int, last_words: Callable[[], object] = lambda: None, *, halves: bool = False) -> None:
+    def __init__(
+        self,
+        at: int,
+        last_words: Callable[[], object] = lambda: None,
+        *,
+        halves: bool = False,
+        there: Callable[[], object] = die,
+    ) -> None:
         self.at = at
+        self._there = there
         self.calls = -1 << 62
         self._halves = halves
         self._last_words = last_words
@@ -149,7 +178,7 @@ class Countdown:
             self.calls += 1
             if self.calls == self.at:
                 self._last_words()
-                die()
+                self._there()
 
     def _write(self, real: Callable[..., Any], fd: int, data: Any, at: int) -> Any:
         view = memoryview(data).cast("B")

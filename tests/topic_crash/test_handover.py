@@ -1,4 +1,5 @@
-"""SIGKILL at each step of a hand-over between two members of a group: of the one that gives, and of the one that takes.
+"""SIGKILL at each step of a hand-over between two members of a group: of the one that gives, and of the one that takes. And each of them
+standing still there (SIGSTOP), until it goes on.
 
 The other one lives. Of what the dead one had committed nothing comes to it, and all the rest does; before that, nothing of what the
 other one was given.
@@ -20,13 +21,16 @@ from penstock import GroupMember, Topic
 from penstock.storage import claims
 from penstock.storage.janitor import Janitor
 from penstock.testing.standing_in import CHANGING
+from tests.channel.conftest import Ran
 from tests.queue.crash import NATIVE, Image, Yard
-from tests.queue.dying import Countdown, Zygote, open_zygote
+from tests.queue.dying import Countdown, Zygote, die, open_zygote, stand
+from tests.stopping import some_calls
 from tests.topic_crash.test_cut import note
 from tests.topic_crash.wreck import EVERY, everything, lay, open_topics
 
 GROUP = "group"
 PARTITIONS, EACH = 3, 7
+WAIT_S = 0.02  # to see whether something is done at once
 CALLS = (*CHANGING, "close", "lock", "unlock", "has_name", "map_write")
 Place = tuple[int, int]  # partition, offset
 
@@ -105,12 +109,12 @@ ROLES: dict[str, tuple[Step, list[Step]]] = {
 }
 
 
-def live(path: str, role: str, at: int, notes: str) -> None:
-    """Do one step after the other, each when it is told to, and die at the n-th call."""
+def live(path: str, role: str, at: int, notes: str, stands: bool = False) -> None:
+    """Do one step after the other, each when it is told to, and die at the n-th call, or stand still there."""
     Janitor.serve = lambda self, log: setattr(self, "_log", log)  # type: ignore[method-assign]
     claims._LOOK_S = 0.0  # type: ignore[misc]
     before, steps = ROLES[role]
-    countdown = Countdown(at)
+    countdown = Countdown(at, there=stand if stands else die)
     countdown.lay(CALLS)
     logs = open_topics(Path(path))
     dying = Dying(logs.topic("t"), Path(notes))
@@ -205,9 +209,58 @@ def test_a_death_at_each_step_of_a_hand_over(
     assert handed_over
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_one_that_stands_still_at_a_step_of_a_hand_over_has_what_it_was_given(
+    yard: Yard, child: Zygote, image: Image, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one asks for more meanwhile: it gets what is its own, or waits, and goes on when the first one does."""
+    monkeypatch.setattr(claims, "_LOOK_S", 0.0)
+    handed_over, stood = False, 0
+    for at in some_calls(9):
+        path, notes = lay(image, yard.new(), "same"), yard.keep()
+        with open_topics(path) as logs:
+            t = logs.topic("t")
+            child.tell(str(path), role, at, str(notes), True)
+            beside = _met(t, child, role)
+            stands, took = False, False
+            child.tell("go on")
+            while (said := child.answer()).partition(" ")[0] in ("done", "standing"):
+                with child.standing(said) as here:
+                    if here:
+                        taking = Ran(lambda beside=beside: beside.take(1))
+                        taking.join(WAIT_S)
+                        stands = True
+                if here:
+                    taking.result()
+                else:
+                    took |= _goes_on(beside, notes)
+                    child.tell("go on")
+            assert said == "7"
+            _judge(t, beside, notes)
+            handed_over |= took
+        if not stands:
+            break
+        stood += 1
+    assert stood >= 4
+    assert handed_over
+
+
 def _hand_over(t: Topic, child: Zygote, path: Path, role: str, at: int, notes: Path) -> tuple[int, bool]:
     """One death; how it ended, and whether something had changed hands while both lived."""
     child.tell(str(path), role, at, str(notes))
+    other = _met(t, child, role)
+    child.tell("go on")
+    took = False
+    while (said := child.answer()) == "done":
+        took |= _goes_on(other, notes)
+        child.tell("go on")
+    assert int(said) in (7, -signal.SIGKILL)
+    _judge(t, other, notes)
+    return int(said), took
+
+
+def _met(t: Topic, child: Zygote, role: str) -> Beside:
+    """The other one, when the first one is there."""
     if role == "the one that gives":
         assert child.answer() == "ready"
         other = Beside(t)
@@ -218,16 +271,20 @@ def _hand_over(t: Topic, child: Zygote, path: Path, role: str, at: int, notes: P
         other.member.commit()
         other.take(3)
         assert child.answer() == "ready"
-    child.tell("go on")
-    took = False
-    while (said := child.answer()) == "done":
-        other.member.commit()
-        before = len(other.got)
-        other.take(2)
-        assert not set(other.got) & Told.load(notes).its_own, "it has what the other one was given"
-        took |= len(other.got) > before and len(other.member.partitions) < PARTITIONS
-        child.tell("go on")
-    assert int(said) in (7, -signal.SIGKILL)
+    return other
+
+
+def _goes_on(other: Beside, notes: Path) -> bool:
+    """Between two steps of the first one; whether something has changed hands."""
+    other.member.commit()
+    before = len(other.got)
+    other.take(2)
+    assert not set(other.got) & Told.load(notes).its_own, "it has what the other one was given"
+    return len(other.got) > before and len(other.member.partitions) < PARTITIONS
+
+
+def _judge(t: Topic, other: Beside, notes: Path) -> None:
+    """When the first one is gone."""
     told = Told.load(notes)
     other.take()
     assert other.member.partitions == list(range(PARTITIONS))
@@ -242,4 +299,3 @@ def _hand_over(t: Topic, child: Zygote, path: Path, role: str, at: int, notes: P
         assert missing in (set(), set(committing)), "what was not committed does not come"
     other.member.commit()
     assert t.committed(GROUP) == dict.fromkeys(range(PARTITIONS), EACH)
-    return int(said), took
