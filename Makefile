@@ -31,7 +31,7 @@ help:
 	@echo "              of short workloads and calls that fail, 200 power cuts on ext4 and xfs (as root, with btrfs), and kills of Spark;"
 	@echo "              one table at the end (two and a half hours); ARGS=\"--part 10\" for 10% of it"
 	@echo "make sanitize the native kernel under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (10 minutes)"
-	@echo "make soak     all four uses under load for MINUTES=30: memory, descriptors and latency must stay flat"
+	@echo "make soak     all four uses under load for MINUTES=30: memory, maps, descriptors and latency must stay flat"
 	@echo "make clean    remove everything that was built"
 
 # The stamp names the extras that are installed; it is older than the sources when the kernel must be built again.

@@ -2,9 +2,10 @@
 
     python -m tests.soak --minutes 30
 
-What a process takes must not grow with the time it runs: memory, descriptors, disk, and how long an append takes. Each is compared
-between the first and the last third of the run, after a time to warm up; beyond the bounds below it ends with 1. Every use checks
-what it reads, too: records come in order, and none is missing.
+What a process takes must not grow with the time it runs: memory, maps, descriptors, disk, and how long an append takes. Each is compared
+between the first and the last third of the run, after a time to warm up; beyond the bounds below it ends with 1, and leaves its directory.
+It ends so, too, if a use's files never went as they should: rolled, removed, and those of the channel compressed. Every reader checks
+what it reads, those that are killed too: records come in order, from where its name or group had come to, and none is missing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import statistics
 import subprocess
@@ -20,15 +22,16 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from penstock import Channel, Journal, Queue, Retention, Roll, Topic, Topics
+from penstock import Channel, Journal, Queue, Retention, Roll, Topic, TopicMessage, Topics, journal
 from penstock.storage import files
 from tests.support import ROOT
+from tests.torture_table import again
 
 EACH_S = 1.0  # a sample
 TELL_S = 60.0
@@ -39,10 +42,22 @@ STALL_S = 30.0  # and has to read something in this time
 MORE_MEMORY = 0.10  # may be taken in the last third, or LEAST_MEMORY_BYTES
 LEAST_MEMORY_BYTES = 8 << 20
 MORE_DESCRIPTORS = 4
-MORE_LATENCY = 2.0  # times the p99 of the first third, or LEAST_LATENCY_US more: other programs run here, too
-LEAST_LATENCY_US = 5000.0
+MORE_MAPS = 24
+MORE_LATENCY = {
+    "p50": 1.5,
+    "p99": 2.0,
+}  # times that of the first third, or of what is little: what grows all the time is 2.6 times that
+LITTLE_US = {"p50": 50.0, "p99": 1000.0}  # other programs run here, too
+MORE_BY_SYNCS = 2.5  # times that is little where an append waits for the disk
 MORE_DISK = 1.5  # times, or LEAST_DISK_BYTES: so much may be kept
 LEAST_DISK_BYTES = 64 << 20
+ALL_HAPPENS_S = 60.0  # in this time every use has rolled and removed files
+FILES = {  # that are rolled to, and their numbers
+    "queue": re.compile(r"queue/.*-(\d+)\.data"),
+    "channel": re.compile(r"channel/segment\.(\d+)(?:\.z)?"),
+    "journal": re.compile(r"journal/(\d+)\.journal"),
+    "topic": re.compile(r"topics/t/partition_0_segment_(\d+)\.log"),
+}
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -65,16 +80,30 @@ def _number(data: bytes) -> int:
 
 
 class Order:
-    """Records come one after the other; where it starts does not matter."""
+    """Records come one after the other, beginning with a given one."""
 
-    def __init__(self) -> None:
-        self._next: int | None = None
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
 
     def take(self, data: bytes) -> None:
         i = _number(data)
-        if self._next is not None and i != self._next:
+        if i != self._next:
             raise Broken(f"record {i} where {self._next} should be")
         self._next = i + 1
+
+    def end(self, end: int) -> None:
+        """No more come, though there are so many."""
+        if self._next != end:
+            raise Broken(f"no record {self._next}, and there are {end}")
+
+
+def check_group(t: Topic, messages: Iterable[TopicMessage]) -> None:
+    """What a member was given, and has not committed: of each partition all that comes after what the group has committed, whoever had it
+    before. (While it has a partition, nobody else commits there.)"""
+    done = t.committed("group")
+    orders: dict[int, Order] = {}
+    for message in messages:
+        orders.setdefault(message.partition, Order(done.get(message.partition, 0))).take(message.payload)
 
 
 def _queue(top: Path) -> Iterator[Callable[[], object]]:
@@ -108,20 +137,27 @@ def _channel(top: Path) -> Iterator[Callable[[], object]]:
                     orders[1].take(data)
 
 
+GROUP = 100  # records of a journal between two checkpoints, which are numbered from 1
+
+
 def _journal(top: Path) -> Iterator[Callable[[], object]]:
-    """Groups that are retired, and a new session now and then."""
-    i = 0
+    """Groups that are retired, and a new session now and then, to which those come that were not."""
+    journal.MAX_FILE_BYTES = 256 << 10  # type: ignore[misc]
+    i = kept = 0
     while True:
         with Journal(top / "journal") as j:
+            order = Order(kept)
             for record in j.recovered():
-                _number(record.payload)
+                order.take(record.payload)
+            order.end(i)
             for _ in range(20_000):
                 yield partial(_record, j, payload(i))
                 i += 1
-                if i % 100 == 0:
+                if i % GROUP == 0:
                     j.checkpoint().result()
                 while j.current - j.first_unchecked >= 5:
                     j.check().result()
+            kept = GROUP * (j.first_unchecked - 1)
 
 
 def _record(j: Journal, data: bytes) -> None:
@@ -146,7 +182,7 @@ def _topic(top: Path) -> Iterator[Callable[[], object]]:
                     for message in tailer:
                         orders[message.partition].take(message.payload)
                     tailer.commit()
-                    member.poll_many(200)
+                    check_group(t, member.poll_many(200))
                     member.commit()
 
 
@@ -178,6 +214,7 @@ def _sample(latencies_us: list[float], top: Path) -> dict[str, float]:
     return {
         "appends": len(latencies_us),
         "memory": int(status["RssAnon"].split()[0]) * 1024,
+        "maps": Path("/proc/self/maps").read_text().count("\n"),
         "descriptors": sum(1 for _ in Path("/proc/self/fd").iterdir()),
         "p50": cuts[49],
         "p99": cuts[98],
@@ -188,8 +225,9 @@ def read(use: str, top: Path) -> None:
     """A reader that is to be killed; it says how far it has come."""
     if use == "queue":
         with Queue(top / "queue", retention=None) as q, q.tailer("dying") as tailer:
+            order = Order(tailer.position)
             for n, message in enumerate(tailer.follow()):
-                _number(message.payload)
+                order.take(message.payload)
                 if n % 100 == 0:
                     tailer.commit()
                     print(n + 1, flush=True)
@@ -197,8 +235,7 @@ def read(use: str, top: Path) -> None:
         n = 0
         while True:
             got = member.poll_many(50, timeout_s=None)
-            for message in got:
-                _number(message.payload)
+            check_group(logs.topic("t"), got)
             member.commit()
             n += len(got)
             print(n, flush=True)
@@ -229,6 +266,7 @@ class Result:
     killed: int = 0  # readers
     read: int = 0  # records, by them
     failures: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)  # files
 
     @property
     def records(self) -> int:
@@ -247,13 +285,30 @@ def judge(result: Result) -> None:
         first, last = series.thirds("descriptors")
         if last - first > MORE_DESCRIPTORS:
             result.failures.append(f"{use}: descriptors grew from {first:.0f} to {last:.0f}")
-        first, last = series.thirds("p99")
-        if last > max(MORE_LATENCY * first, first + LEAST_LATENCY_US):
-            result.failures.append(f"{use}: p99 of an append went from {first:.0f} to {last:.0f} us")
+        first, last = series.thirds("maps")
+        if last - first > MORE_MAPS:
+            result.failures.append(f"{use}: maps grew from {first:.0f} to {last:.0f}")
+        for what, times in MORE_LATENCY.items():
+            first, last = series.thirds(what)
+            little = LITTLE_US[what] * (MORE_BY_SYNCS if use in ("journal", "topic") else 1)
+            if last > times * max(first, little):
+                result.failures.append(f"{use}: {what} of an append went from {first:.0f} to {last:.0f} us")
     if len(result.disk.samples) >= 6:
         first, last = result.disk.thirds("bytes")
         if last > max(MORE_DISK * first, LEAST_DISK_BYTES):
             result.failures.append(f"disk: grew from {first / 1e6:.1f} to {last / 1e6:.1f} MB")
+
+
+def judge_files(result: Result, left: set[str]) -> None:
+    """Name the uses whose files did not go as they should: a run in which they stay proves nothing of that."""
+    for use, named in FILES.items():
+        came, stays = ({int(m[1]) for name in some if (m := named.fullmatch(name))} for some in (result.seen, left))
+        if len(came) < 3:
+            result.failures.append(f"{use}: never rolled; there were files {sorted(came)}")
+        elif came <= stays:
+            result.failures.append(f"{use}: nothing was ever removed, of {len(came)} files")
+    if not any(name.endswith(".z") for name in result.seen):
+        result.failures.append("channel: nothing was ever compressed")
 
 
 def plot(values: Sequence[float], width: int = 60) -> str:
@@ -302,9 +357,10 @@ def _pair(values: tuple[float, float] | None, unit: float, digits: int) -> str:
     return "" if values is None else f"{values[0] / unit:.{digits}f} -> {values[1] / unit:.{digits}f}"
 
 
-def _disk_bytes(top: Path) -> int:
+def _disk_bytes(top: Path, seen: set[str]) -> int:
     total = 0
     for name in files.walk(top):
+        seen.add(name)
         with suppress(FileNotFoundError):  # retention was here
             total += (top / name).stat().st_blocks * 512
     return total
@@ -395,7 +451,7 @@ def soak(top: Path, seconds: float, seed: int = 1, tell: Callable[[str], None] =
             if any(worker.process.poll() is not None for worker in workers):
                 break
             time.sleep(EACH_S)
-            result.disk.samples.append({"bytes": _disk_bytes(top)})
+            result.disk.samples.append({"bytes": _disk_bytes(top, result.seen)})
             if time.monotonic() >= told + TELL_S:
                 told = time.monotonic()
                 tell(f"{(told - began) / 60:.0f} of {seconds / 60:g} min: {progress(result)}")
@@ -415,6 +471,8 @@ def soak(top: Path, seconds: float, seed: int = 1, tell: Callable[[str], None] =
                 reader.end()
         result.failures += [told for worker in workers if (told := worker.end())]
     judge(result)
+    if seconds >= ALL_HAPPENS_S and not result.failures:
+        judge_files(result, set(files.walk(top)))
     return result
 
 
@@ -430,6 +488,7 @@ def _count(result: Result, reader: _Reader) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of how long readers live")
     parser.add_argument("--base", type=Path, help="where to work (a new directory under /tmp)")
     parser.add_argument("--role", nargs=3, help=argparse.SUPPRESS)
     a = parser.parse_args()
@@ -437,14 +496,17 @@ def main() -> int:
         {"work": work, "read": read}[a.role[0]](a.role[1], Path(a.role[2]))
     top = a.base or Path(tempfile.mkdtemp(prefix="soak"))
     print(f"all four uses for {a.minutes:g} min, in {top}; the table comes at the end", flush=True)
-    result = soak(top, 60 * a.minutes, tell=partial(print, flush=True))
+    result = soak(top, 60 * a.minutes, a.seed, tell=partial(print, flush=True))
     print(report(result))
     killed = f"{result.killed} readers killed after {result.read:,} records"
     print(f"{result.records:,} appends, {killed}, {len(result.failures)} failures")
     for failure in result.failures:
         print(failure)
+    if result.failures:
+        print(f"{top} is left; {again('tests.soak', minutes=f'{a.minutes:g}', seed=a.seed)}")
+        return 1
     shutil.rmtree(top)
-    return 1 if result.failures else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -6,10 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from penstock import Topics
 from tests import soak
-from tests.soak import LEAST_DISK_BYTES, USES, Broken, Order, Result, Series, judge, payload, plot, report
+from tests.soak import (
+    LEAST_DISK_BYTES,
+    USES,
+    Broken,
+    Order,
+    Result,
+    Series,
+    check_group,
+    judge,
+    judge_files,
+    payload,
+    plot,
+    report,
+)
+from tests.torture_table import forced
 
-FLAT = {"appends": 1000.0, "memory": 20e6, "descriptors": 20.0, "p50": 5.0, "p99": 50.0}
+FLAT = {"appends": 1000.0, "memory": 20e6, "descriptors": 20.0, "maps": 40.0, "p50": 5.0, "p99": 50.0}
 
 
 def result(**growing: tuple[float, float]) -> Result:
@@ -25,7 +40,11 @@ def result(**growing: tuple[float, float]) -> Result:
     [
         ("memory", 20e6, 60e6),
         ("descriptors", 20, 40),
-        ("p99", 50, 20_000),
+        ("maps", 40, 90),
+        ("p50", 5, 300),
+        ("p50", 100, 1500),
+        ("p99", 50, 8_000),
+        ("p99", 500, 20_000),
         ("bytes", LEAST_DISK_BYTES, 4 * LEAST_DISK_BYTES),
     ],
 )
@@ -36,7 +55,7 @@ def test_growth_is_named(what: str, low: float, high: float) -> None:
 
 
 def test_what_is_flat_is_fine() -> None:
-    flat = result(memory=(20e6, 21e6), descriptors=(20, 21), p99=(50, 60))
+    flat = result(memory=(20e6, 21e6), descriptors=(20, 21), maps=(40, 44), p50=(5, 60), p99=(50, 2_000))
     judge(flat)
     assert flat.failures == []
     assert flat.records == 60 * 1000 * len(USES)
@@ -56,13 +75,68 @@ def test_a_plot_has_its_lowest_and_its_highest() -> None:
 
 
 def test_records_out_of_order_are_noticed() -> None:
-    order = Order()
+    order = Order(7)
     order.take(payload(7))
     order.take(payload(8))
     with pytest.raises(Broken, match="record 10 where 9 should be"):
         order.take(payload(10))
     with pytest.raises(Broken, match="not what was appended"):
         order.take(payload(9)[:-1] + b"y")
+    order.end(9)
+    with pytest.raises(Broken, match="no record 9, and there are 10"):
+        order.end(10)
+
+
+def test_so_is_what_a_group_is_not_given(tmp_path: Path) -> None:
+    """It begins where the group has committed, whoever did."""
+    with Topics(tmp_path) as logs:
+        t = logs.topic("t", 1)
+        for i in range(5):
+            t.publish(payload(i), partition=0)
+        t.flush()
+        given = t.read(0, 0, 10)
+        check_group(t, given)
+        with pytest.raises(Broken, match="record 1 where 0 should be"):
+            check_group(t, given[1:])
+        with t.group("group") as member:
+            member.poll_many(2)
+            member.commit()
+        check_group(t, given[2:])
+        with pytest.raises(Broken, match="record 3 where 4 should be"):
+            check_group(t, [given[2], given[3], given[3]])
+
+
+@pytest.mark.parametrize(
+    ("lost", "what"),
+    [
+        ("channel/segment.0.z", "channel: nothing was ever compressed"),
+        ("queue/20261119-0002.data", "queue: never rolled"),
+        ("", "journal: nothing was ever removed, of 3 files"),
+    ],
+)
+def test_what_never_happened_is_named(lost: str, what: str) -> None:
+    seen = {f"queue/20261119-000{i}.data" for i in range(3)} | {f"journal/{i}.journal" for i in range(3)}
+    seen |= (
+        {f"channel/segment.{i}" for i in range(3)}
+        | {"channel/segment.0.z"}
+        | {f"topics/t/partition_0_segment_{i}.log" for i in range(3)}
+    )
+    ran = Result({}, Series(), seen=seen - {lost})
+    judge_files(ran, {"journal/0.journal", "journal/1.journal", "journal/2.journal"} if not lost else set())
+    assert len(ran.failures) == 1
+    assert what in ran.failures[0]
+
+
+def test_a_run_that_fails_leaves_its_directory_and_says_how_it_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["soak", "--minutes", "2", "--seed", "7", "--base", str(tmp_path)])
+    for failures, code in (["this"], 1), ([], 0):
+        monkeypatch.setattr(soak, "soak", lambda *_, failures=failures, **__: Result({}, Series(), failures=failures))
+        assert soak.main() == code
+        assert tmp_path.exists() == bool(failures)
+        told = f"{tmp_path} is left; again with: {forced()}python -m tests.soak --minutes 2 --seed 7"
+        assert (told in capsys.readouterr().out) == bool(failures)
 
 
 def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +145,7 @@ def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "TELL_S", 3.0)
     lines: list[str] = []
     ran = soak.soak(tmp_path, 10.0, tell=lines.append)
-    assert [failure for failure in ran.failures if "p99" not in failure] == []
+    assert [failure for failure in ran.failures if " us" not in failure] == []
     assert all(sum(sample["appends"] for sample in series.samples) > 500 for series in ran.uses.values())
     assert ran.killed
     assert ran.read > ran.killed
