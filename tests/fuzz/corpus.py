@@ -185,3 +185,12 @@ def hostile(kind: str, dice: random.Random) -> tuple[Image, str]:
 
 def lay(image: Image, path: Path, dice: random.Random) -> Path:
     return wreck.lay(image, path, dice.choice(("same", "new"))) if image else path
+
+
+def laid(kind: str, path: Path, **changed: bytes) -> Path:
+    """The whole log with each file of such a name changed to these bytes, and sealed."""
+    out = Image(image(kind))
+    for last, data in changed.items():
+        for name in [name for name in out if name.rsplit("/", 1)[-1] == last]:
+            out[name] = seal(name, data)
+    return wreck.lay(out, path, "new")

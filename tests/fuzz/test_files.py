@@ -7,13 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from penstock import Channel, NotALog, PenstockError, Queue, Topics
+from penstock import Channel, CorruptSettings, NotALog, PenstockError, Queue, Topics
 from penstock.inspect import find
 from penstock.inspect.facts import look
 from penstock.inspect.rows import Rows
@@ -29,9 +30,9 @@ from penstock.storage.walking import next_readable
 from penstock.verify import verify
 from tests.fuzz import corpus
 from tests.fuzz.campaign import WORK, campaign
-from tests.queue.crash import NATIVE, Image
+from tests.fuzz.corpus import laid
+from tests.queue.crash import NATIVE
 from tests.repair import logs
-from tests.topic_crash import wreck
 
 CASES = 100 if NATIVE else 35
 
@@ -115,14 +116,6 @@ def test_sealed_again_a_file_is_as_it_was() -> None:
             assert corpus.seal(name, data) == data, name
 
 
-def laid(kind: str, path: Path, **changed: bytes) -> Path:
-    image = Image(corpus.image(kind))
-    for sort, data in changed.items():
-        for name in [name for name in image if name.rsplit("/", 1)[-1] == sort]:
-            image[name] = corpus.seal(name, data)
-    return wreck.lay(image, path, "new")
-
-
 # ---- each that was found ----
 
 
@@ -184,6 +177,55 @@ def test_a_ledger_with_a_right_checksum_and_no_sense(path: Path, text: bytes) ->
     with Queue(path) as q, pytest.raises(NotALog, match="ledger: does not say what it should"):
         Ledger(q._open_log()).highest("w")
     assert any(finding.kind == "ledger" for finding in verify(path).findings)
+
+
+def opened_topic(path: Path) -> None:
+    with Topics(path) as topics:
+        topics.topic("t")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("queue", "file_size"),
+        ("queue", "index_interval"),
+        ("channel", "index_interval"),
+        ("topic", "partitions"),
+        ("topic", "index_interval"),
+    ],
+)
+def test_settings_that_lack_one(path: Path, kind: str, name: str) -> None:
+    top = laid(kind, path) / ("t" if kind == "topic" else ".")
+    text = (top / "metadata.json").read_text()
+    (top / "metadata.json").write_text(text.replace(f'"{name}"', '"another"'))
+    openers: dict[str, Callable[[], object]] = {
+        "queue": lambda: Queue(path).close(),
+        "channel": lambda: Channel[bytes](path).close(),
+        "topic": lambda: opened_topic(path),
+    }
+    with pytest.raises(CorruptSettings, match=rf"metadata\.json: {name} is missing; restore it"):
+        openers[kind]()
+    apply(path)
+    openers[kind]()
+
+
+@pytest.mark.parametrize("value", [None, '"x"', "1e400", "5000"])
+def test_settings_that_are_changed_while_a_topic_is_open(path: Path, value: str | None) -> None:
+    with Topics(path, linger_s=0) as topics:
+        t = topics.topic("t", 2)
+        with t.group("g") as member:
+            at = path / "t" / "metadata.json"
+            text = at.read_text()
+            at.write_text(text.replace('"partitions": 2', '"other": 2' if value is None else f'"partitions": {value}'))
+            with pytest.raises(CorruptSettings, match="partitions"):
+                t._partitions_now()
+            with pytest.raises(CorruptSettings, match="partitions"):
+                t.add_partitions(3)
+            assert t.partitions == 2
+            at.unlink()  # its settings are those it was opened with
+            assert t._partitions_now() == 2
+            at.write_text(text)
+            member.poll_many(1, 0)
 
 
 @pytest.mark.parametrize("value", ["1e400", "[]", "null", "99999999999999999999999", "-1", '"x"', "true"])

@@ -379,6 +379,19 @@ def test_replaced_between_planning_and_reading(
     assert [a + b for a, b in zip(before, after, strict=True)] == [3000, 3000]
 
 
+@pytest.mark.parametrize(("had", "has"), [(3, 3), ("x", 2), (None, 2), (1 << 60, 2), (1, 2)], ids=str)
+def test_the_new_log_has_the_partitions_that_were_added_to_the_old_one(tmp_path: Path, had: object, has: int) -> None:
+    """If what its settings say of them can be."""
+    for name, partitions in (("old", had), ("new", 2)):
+        (tmp_path / name).mkdir()
+        metadata.change(
+            tmp_path / name, {"format": "topic", "version": 1, "partitions": partitions, "index_interval": 7}
+        )
+    overwrite._as_many_partitions(tmp_path / "old", tmp_path / "new")
+    wanted = {"format": "topic", "version": 1, "partitions": has, "index_interval": 7}
+    assert metadata.load(tmp_path / "new") == wanted
+
+
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_removed_from_a_log_that_came_while_the_query_ran(tmp_path: Path, fail: str) -> None:
     """Its first batch has no start in the checkpoint; what it had when that was planned is missed all the same."""

@@ -106,9 +106,9 @@ def _change_places(old: Path, new: Path) -> None:
 
 def _as_many_partitions(old: Path, new: Path) -> None:
     """Some may have been added to a topic since the new one was made."""
-    had, has = metadata.load(old) or {}, metadata.load(new) or {}
-    if had.get("partitions", 0) > has.get("partitions", 0):
-        metadata.change(new, {**has, "partitions": had["partitions"]})
+    had, has = (metadata.usable(metadata.load(place) or {}).get("partitions", 0) for place in (old, new))
+    if had > has:
+        metadata.change(new, {**(metadata.load(new) or {}), "partitions": had})
 
 
 def _sync(directory: Path, fresh: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +66,18 @@ def settle(
         found = metadata.load(path)
         if found is not None:
             metadata.check(path, found, fmt.NAME, fmt.VERSION, given)
-        return _sane(path, check, {**default, **given, **(found or {})})
+        return _sane(path, check, {**default, **given, **(found or {})}, default)
     _refuse_network(path)
     if files.is_directory(path) and metadata.load(path) is None:
         with contextlib.suppress(ValueError):
             default = {**default, **check(of_files(path, fmt))}
     files.make_path(path)
-    return _sane(path, check, metadata.settle(path, fmt.NAME, fmt.VERSION, given, default))
+    return _sane(path, check, metadata.settle(path, fmt.NAME, fmt.VERSION, given, default), default)
+
+
+def current(path: Path, settings: Settings, check: Callable[[Settings], Settings]) -> Settings:
+    """The settings of a log that is open, as they are by now: those it was opened with, if metadata.json is gone."""
+    return _sane(path, check, metadata.load(path) or settings, settings)
 
 
 def of_files(top: Path, fmt: Format) -> Settings:
@@ -100,13 +105,13 @@ def of_files(top: Path, fmt: Format) -> Settings:
     return {"file_size": file_size, "index_interval": interval}
 
 
-def _sane(path: Path, check: Callable[[Settings], Settings], settings: Settings) -> Settings:
-    """The settings, if what metadata.json says can be."""
+def _sane(path: Path, check: Callable[[Settings], Settings], settings: Settings, wanted: Iterable[str]) -> Settings:
+    """The settings, if metadata.json has all that are wanted, and what it says of them can be."""
     try:
+        if missing := [name for name in wanted if settings.get(name) is None]:
+            raise ValueError(f"{missing[0]} is missing")
         check(settings)
-        if missing := [name for name, value in settings.items() if value is None]:
-            raise ValueError(f"{missing[0]} is null")
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise CorruptSettings(f"{path / metadata.FILE}: {error}; {metadata.STEP}") from error
     return settings
 

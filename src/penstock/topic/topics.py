@@ -55,7 +55,7 @@ from penstock.storage.closable import AsyncClosable, Closing
 from penstock.storage.dropping import close_dropped
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import Recovery
-from penstock.storage.settings import Settings, directory_at, refuse_files, settle
+from penstock.storage.settings import Settings, current, directory_at, refuse_files, settle
 from penstock.topic.group import GroupMember
 from penstock.topic.message import TopicMessage
 from penstock.topic.partition import OpenPartition, PartitionStats
@@ -97,7 +97,7 @@ class Topic:
         with self._lock, self._opened_directory() as fd:
             self._topics._writable()
             files.lock(fd, shared=False)  # another process may be at it too
-            self._settings = metadata.load(self.path) or self._settings
+            self._settings = current(self.path, self._settings, _checked)
             have = max(self._settings["partitions"], len(self._parts))
             if not _is_count(partitions) or not max(have, len(self._parts) + 1) <= partitions <= MAX_PARTITIONS:
                 raise ValueError(
@@ -124,10 +124,9 @@ class Topic:
 
     def _partitions_now(self) -> int:
         """How many there are, whoever has added some."""
-        found = metadata.load(self.path)
+        found = current(self.path, self._settings, _checked)
         with self._lock:
-            if found is not None and found["partitions"] > len(self._parts):
-                self._grow(found["partitions"])
+            self._grow(found["partitions"])
             return len(self._parts)
 
     def _grow(self, partitions: int) -> None:
@@ -558,10 +557,7 @@ def _count_partitions(path: Path) -> int:
 
 
 def _checked(settings: Settings) -> Settings:
-    """The fixed settings among these that are given, if they make sense. Those that were kept are complete."""
-    for name in ("partitions", "index_interval") if "format" in settings else ():
-        if settings.get(name) is None:
-            raise ValueError(f"{name} is missing")
+    """The fixed settings among these that are given, if they make sense."""
     partitions, interval = settings.get("partitions"), settings.get("index_interval")
     if partitions is not None and not _is_count(partitions):
         raise ValueError(f"partitions must be 1 to {MAX_PARTITIONS}, not {partitions!r}")
