@@ -254,6 +254,14 @@ def test_no_entries_ahead(kernel: ModuleType) -> None:
     assert rig.writer.append_batch([b"x"] * 2) == 101
 
 
+@pytest.mark.parametrize("next_", [99, 100 + 4096, 1 << 50], ids=["before the first", "behind the last", "far behind"])
+def test_no_room_for_entries(make: Make, next_: int) -> None:
+    """Whatever the page says."""
+    rig = make()
+    rig.slot(next=next_, dirty_next=next_, entries=1 << 62)
+    stopped(rig, ROLL, lambda: rig.slot(next=100, dirty_next=100))
+
+
 def test_an_owner_that_died_with_the_mutex(native: ModuleType) -> None:
     if not native.ROBUST:
         pytest.skip("no robust mutex here")

@@ -38,6 +38,7 @@ class _Segment:
     index: memoryview
     turn: int
     base: int
+    last: int  # there is room for the entries of no record behind it
     start: int
     size: int
     limit: int
@@ -123,12 +124,14 @@ class Writer:
         if size > len(views[0]):
             raise ValueError("the segment is larger than its map")
         base = self._page.words[layout.BASES[turn & 1] // 8]
+        entries = max(0, len(views[1]) - COMPANION_HEADER) // _TIME.size
+        last = base + min(entries, max(0, len(views[2]) - INDEX_HEADER) // _ENTRY.size * interval)
         limit = min(limit, size)
         copy = None if mirror is None else view_of(mirror, True)
         if copy is not None and len(copy) < 8:
             raise ValueError("a mirror is eight bytes, aligned")
         self._segment = _Segment(
-            *views, turn, base, start, size, limit, interval, roll_next, roll_us, spill, copy, mirror_add
+            *views, turn, base, last, start, size, limit, interval, roll_next, roll_us, spill, copy, mirror_add
         )
 
     def append(self, payload: Buffer) -> int:
@@ -188,6 +191,8 @@ class Writer:
             return why.ROLL, None, 0
         if end + need > allocated or next_ + count > entries:
             return why.SPACE, None, 0
+        if next_ + count > segment.last or next_ < segment.base:
+            return why.ROLL, None, 0
         return _OK, segment, max(now, last_us)  # time never runs backwards in a log
 
     def _write(self, segment: _Segment, payloads: list[memoryview], need: int, us: int) -> tuple[int, int]:
