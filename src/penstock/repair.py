@@ -137,7 +137,7 @@ def _cases(path: str | Path, progress: OnProgress | None) -> list[_Case]:
 def _pages(part: Part) -> tuple[Active, int, Mark | None] | None:
     """Where a log ends, as its page says without being asked to wait; None where it says nothing."""
     try:
-        control = Control(part.own / ".lock", read_only=True)
+        control = Control(part.own / ".lock", format_of(part.format, part.partition), read_only=True)
     except FileNotFoundError:
         return None
     except OSError:  # it may say something, and cannot be asked

@@ -209,7 +209,7 @@ def _look(part: Part, *, first: bool) -> Looked:
         return part.look(lambda view: _look_into(view, flaws, ours=ours))
     except (PenstockError, OSError) as error:
         if ours:
-            flaws += [flaw for flaw in _lists(part.own) if flaw not in flaws]
+            flaws += [flaw for flaw in _lists(part.own, fmt) if flaw not in flaws]
         findings = [_of_flaw(part, flaw) for flaw in flaws]
         missing = _missing_last(part, fmt) if ours else None
         if missing is not None:
@@ -234,10 +234,10 @@ def _look_into(view: View, flaws: Sequence[Flaw], *, ours: bool) -> Looked:
     return Looked(part, segments, tuple(findings), flaws, rests, end, end_offset)
 
 
-def _lists(own: Path) -> Iterator[Flaw]:
+def _lists(own: Path, fmt: Format) -> Iterator[Flaw]:
     """What is wrong with that which says what a log is made of."""
-    yield from soundness.page(own)
-    yield from soundness.manifest(own)
+    yield from soundness.page(own, fmt)
+    yield from soundness.manifest(own, fmt)
     yield from soundness.loss_list(own)
 
 
@@ -260,7 +260,7 @@ def _small(part: Part, view: View) -> Iterator[Flaw]:
         if part.format == "topic" and not soundness.was_opened(log.path, log.fmt, place):
             continue
         if place == part.own or (place / ".lock").exists():  # else it is just being moved
-            yield from _lists(place)
+            yield from _lists(place, log.fmt)
     yield from soundness.ledger(part.own)
     if part.format == "channel":
         yield from soundness.cursors(part.own, None)
@@ -416,7 +416,10 @@ def _leads(seg: ReadSegment, segment: Segment, walked: Walked) -> bool:
     if not interval or seg.index.count < -(-count // interval):
         return False
     entry, base = seg.index.entry, segment.base  # of a record that is lost, whatever it says
-    return all(entry((sequence - base) // interval) == (sequence, at) for sequence, at in walked.points)
+    points = (
+        point for point in walked.points if point[0] < segment.next
+    )  # zeros, or a wrong length, may look like more records
+    return all(entry((sequence - base) // interval) == (sequence, at) for sequence, at in points)
 
 
 def _slow(seg: ReadSegment, segment: Segment, holes: Sequence[Hole]) -> Iterator[Finding]:

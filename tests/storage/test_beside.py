@@ -21,6 +21,7 @@ import pytest
 
 from penstock import Channel, Flush, Journal, Queue, Roll, Topics
 from penstock.errors import LogBusy, LogClosed, StorageFailed, SyncFailed
+from penstock.formats.topic import Partition
 from penstock.storage import closable, files, retention
 from penstock.storage import control as pages
 from penstock.storage import log as logs
@@ -218,7 +219,7 @@ def test_a_reader_does_not_wait_for_a_log_that_is_recovered(path: Path) -> None:
 
 
 def test_a_manifest_is_not_opened_again_when_it_was_closed(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path / "manifest")
+    manifest = Manifest(tmp_path / "manifest", Partition(0))
     manifest.rewrite(1)
     manifest.close()
     assert manifest.snapshot(1) == manifest.snapshot(2) == {}

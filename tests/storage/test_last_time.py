@@ -27,6 +27,6 @@ def test_the_last_one_that_is_known(tmp_path: Path, fmt: Format, unknown: int) -
     data = bytes(companion.HEADER_BYTES) + b"".join(
         us.to_bytes(8, "little", signed=True).ljust(size, b"\xff") for us in words
     )
-    manifest = Manifest(tmp_path)
+    manifest = Manifest(tmp_path, fmt)
     found = last_us(tmp_path, fmt, manifest, 0, Times(data, size), COUNT)
     assert found == (NOW_US + known - 1 if known else 0)

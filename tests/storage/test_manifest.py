@@ -12,6 +12,7 @@ import pytest
 
 from penstock import Queue
 from penstock.errors import FilesMissing
+from penstock.formats.topic import Partition
 from penstock.storage import files
 from penstock.storage.manifest import Manifest, SegmentInfo
 from tests.support import AWhile, data_files
@@ -23,13 +24,13 @@ def info(number: int, *, sealed: bool = False) -> SegmentInfo:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
-    made = Manifest(tmp_path / "manifest")
+    made = Manifest(tmp_path / "manifest", Partition(0))
     made.rewrite(1)
     return made
 
 
 def again(manifest: Manifest) -> Manifest:
-    found = Manifest(manifest._path)
+    found = Manifest(manifest._path, Partition(0))
     assert found.load(0, believe_rolled=True)
     return found
 
@@ -105,7 +106,7 @@ def flip(manifest: Manifest, *edits: int) -> Manifest:
     for edit in edits:
         raw[64 * edit + 9] ^= 4
     manifest._path.write_bytes(raw)
-    found = Manifest(manifest._path)
+    found = Manifest(manifest._path, Partition(0))
     assert not found.load(0, believe_rolled=True) or edits[-1] == len(raw) // 64 - 1
     assert found.believed_to == 64 * edits[0]
     return found
@@ -125,7 +126,7 @@ def test_a_damaged_edit_is_stepped_over_and_those_behind_it_count(manifest: Mani
 
 
 def again_damaged(manifest: Manifest) -> Manifest:
-    found = Manifest(manifest._path)
+    found = Manifest(manifest._path, Partition(0))
     assert not found.load(0, believe_rolled=True)
     return found
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Journal, Queue
+from penstock.formats.topic import Partition
 from penstock.storage import files
 from penstock.storage.cursor import Cursors
 from penstock.storage.manifest import Manifest, SegmentInfo
@@ -105,7 +106,7 @@ def test_a_cursor_in_a_directory_that_somebody_else_made(tmp_path: Path, platter
 
 def test_a_manifest_that_was_replaced_by_one_who_died_over_that(tmp_path: Path, platter: Platter) -> None:
     """The old one must not come back: it does not know what was removed since."""
-    mine, others = (Manifest(tmp_path / "disk" / "manifest") for _ in range(2))
+    mine, others = (Manifest(tmp_path / "disk" / "manifest", Partition(0)) for _ in range(2))
     mine.rewrite(1)
     others.load(1, believe_rolled=True)
     first, second = (SegmentInfo(i, i * 10, 10, 164, 5, 6) for i in range(2))
@@ -117,7 +118,7 @@ def test_a_manifest_that_was_replaced_by_one_who_died_over_that(tmp_path: Path, 
     mine.retired(first)
     mine.sync()
     (tmp_path / "left").write_bytes(platter.image()["manifest"])
-    left = Manifest(tmp_path / "left")
+    left = Manifest(tmp_path / "left", Partition(0))
     assert left.load(0, believe_rolled=True)
     assert (left.gone, left.ordered()) == (first, [second])
     for manifest in (mine, others, left):

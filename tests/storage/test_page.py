@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Queue
+from penstock.formats.topic import Partition
 from penstock.storage import files
 from penstock.storage.control import Control
 from penstock.storage.segment import WriteSegment
@@ -23,7 +24,7 @@ def test_one_who_found_it_empty_a_while_ago_wipes_nothing(tmp_path: Path, monkey
         seen = [0]  # what he saw
         real = files.size
         monkeypatch.setattr(files, "size", lambda fd: seen.pop() if seen else real(fd))
-        Control(page).close()
+        Control(page, Partition(0)).close()
         assert seen == []
         assert page.read_bytes() == before
         assert q.append(b"y") == 1
@@ -47,7 +48,7 @@ def test_of_two_who_find_a_page_of_another_boot_one_recovers_and_the_other_joins
     with page.open("r+b") as f:
         f.seek(16)
         f.write(b"another boot....")
-    reader = Control(page, read_only=True)
+    reader = Control(page, Partition(0), read_only=True)
     reader.share()
     opened: list[Queue] = []
     comers = [threading.Thread(target=lambda: opened.append(Queue(tmp_path / "q"))) for _ in range(3)]

@@ -26,11 +26,11 @@ SPILLS: Final = True
 GROWS: Final = False
 INDEXED: Final = True
 CURSORS_ARE_SEQUENCES: Final = False
+LAST_ID: Final = 0xFFFFFFFF
 
 _HEADER: Final = struct.Struct(">IQ")
 _COMPRESSED: Final = struct.Struct(">IQQB")
 _NUMBER: Final = re.compile(r"segment\.(0|[1-9][0-9]{0,9})")
-_MAX_ID: Final = 0xFFFFFFFF
 _Z: Final = ".z"
 _ING: Final = ".z.ing"
 
@@ -105,7 +105,7 @@ def parse(path: str) -> int | None:
     (3, None, None)
     """
     m = _NUMBER.fullmatch(path)
-    return int(m[1]) if m and int(m[1]) <= _MAX_ID else None
+    return int(m[1]) if m and int(m[1]) <= LAST_ID else None
 
 
 def parse_compressed(path: str) -> int | None:

@@ -25,6 +25,7 @@ SPILLS: Final = False
 GROWS: Final = True
 INDEXED: Final = False
 CURSORS_ARE_SEQUENCES: Final = True
+LAST_ID: Final = 2**64 - 1
 MAX_FILE_BYTES: Final = 4 << 20
 MAX_RECORD_BYTES: Final = 1 << 20  # with its head
 MAX_PAYLOAD_BYTES: Final = MAX_RECORD_BYTES - SPEC.overhead
@@ -35,7 +36,6 @@ CHECKPOINT: Final = 1
 _HEAD: Final = struct.Struct("<I")
 _BODY: Final = struct.Struct("<QQ")
 _PATH: Final = re.compile(r"(0|[1-9][0-9]{0,19})\.journal")
-_MAX_ID: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def parse(path: str) -> int | None:
     (12, None, None)
     """
     m = _PATH.fullmatch(path)
-    return int(m[1]) if m and int(m[1]) <= _MAX_ID else None
+    return int(m[1]) if m and int(m[1]) <= LAST_ID else None
 
 
 def compressed_name(segment: int) -> str | None:

@@ -27,6 +27,7 @@ SPILLS: Final = False
 GROWS: Final = False
 INDEXED: Final = True
 CURSORS_ARE_SEQUENCES: Final = True
+LAST_ID: Final = 99999999 << 32 | 999999999
 _PAYLOAD_ONLY: Final = FrameSpec(sum_bytes=8, zero_ends=True)
 _RUST: Final = FrameSpec(sum_bytes=4, sum_covers_head=True, zero_ends=True)
 

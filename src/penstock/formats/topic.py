@@ -24,6 +24,7 @@ SPILLS: Final = False
 GROWS: Final = True
 INDEXED: Final = True
 CURSORS_ARE_SEQUENCES: Final = True
+LAST_ID: Final = 10**19 - 1
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TAKEN: Final = (".sinks", ".staging", "metadata.json")  # names of others' files in a directory of topics
@@ -92,6 +93,7 @@ class Partition:
     GROWS = GROWS
     INDEXED = INDEXED
     CURSORS_ARE_SEQUENCES = CURSORS_ARE_SEQUENCES
+    LAST_ID = LAST_ID
 
     def __init__(self, partition: int) -> None:
         if partition < 0:

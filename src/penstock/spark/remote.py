@@ -193,13 +193,13 @@ class RemoteView(View):
             copy = _Copy(part.path, Path(place))
             own = f".partition_{part.partition}/" if part.format == "topic" else ""
             copy.whole(f"{own}manifest")
-            manifest = Manifest(Path(place, own, "manifest"), read_only=True)
+            manifest = Manifest(Path(place, own, "manifest"), fmt, read_only=True)
             manifest.load(0, believe_rolled=True)
             there = {s for name in copy.names() for s in (fmt.parse(name), fmt.parse_compressed(name)) if s is not None}
             if manifest.unknown_edits:
                 manifest.forget_removed(there)
             copy.whole(f"{own}.lock")
-            infos = list(_in_order(part, fmt, manifest, there, _last_mark(Path(place, own, ".lock"))))
+            infos = list(_in_order(part, fmt, manifest, there, _last_mark(Path(place, own, ".lock"), fmt)))
             gone_next = manifest.retired_next
             manifest.close()
             copy.whole(f"{own}{LOSSES}")
@@ -238,9 +238,9 @@ class RemoteView(View):
         pass
 
 
-def _last_mark(page: Path) -> Mark | None:
+def _last_mark(page: Path, fmt: Format) -> Mark | None:
     """What is known, with a checksum, to have been written when the log was copied."""
-    with suppress(FileNotFoundError, NotALog), closing(Control(page, read_only=True)) as control:
+    with suppress(FileNotFoundError, NotALog), closing(Control(page, fmt, read_only=True)) as control:
         return control.last_mark
     return None
 

@@ -21,11 +21,10 @@ from penstock.storage.damage import Place
 from penstock.storage.last_time import DAY_US
 from penstock.storage.losses import Listed
 from penstock.storage.report import Recovery
-from penstock.storage.segment import ReadSegment
+from penstock.storage.segment import ReadSegment, has_room
 from penstock.storage.walking import Hole, walk
 
 _PART = 1 << 16
-_CUT_BYTES = 16 << 20
 _MOST_DIFFERENT = 2  # bytes of a checksum: of one that is a damaged record's, nearly all differ
 
 
@@ -108,9 +107,9 @@ def companion_for(seg: ReadSegment, end: Place, *, now_us: int, strict: bool = T
 
 
 def _count(seg: ReadSegment, end: Place) -> int:
-    """How many records a segment has, if its file, or one cut short of a few million, can have had them: for so many room is made."""
+    """How many records a segment has, if its file can have had them."""
     count = end.sequence - seg.base
-    if count * seg.spec.overhead > max(len(seg.data), _CUT_BYTES):
+    if not has_room(seg.spec, count, len(seg.data)):
         raise PenstockError(
             f"{seg.paths.data}: {count} records are listed, and its {len(seg.data)} bytes have no room for them; restore the file "
             "from a copy"

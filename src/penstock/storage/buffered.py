@@ -24,7 +24,7 @@ from penstock.storage.control import Active, Control, Mark
 from penstock.storage.directory import Directory
 from penstock.storage.growing import GrowingSegment
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.segment import Format
+from penstock.storage.segment import Format, next_id
 from penstock.storage.span import guard_sync, list_rolled
 
 
@@ -151,7 +151,7 @@ class Buffered:
         self._log.on_work()
 
     def _roll(self, control: Control, now: Active) -> None:
-        new = self._log.fmt.next_id(now.segment, files.now_us())
+        new = next_id(self._log.path, self._log.fmt, now.segment, files.now_us())
         at = self._log.directory.make(new, now.next, 0)
         # The system tells a failure once: made again, the names would seem to be on the disk.
         guard_sync(self._log.directory, control, lambda: files.sync_directory(self._log.path))

@@ -103,7 +103,7 @@ class Times:
 
     def first_at(self, us: int, count: int) -> int:
         """The first of `count` records that is not older than `us`; `count` when all are. Unknown times are passed over."""
-        low, high = 0, count
+        low, high = 0, (known_to := min(count, len(self)))  # more may be claimed than there are entries
         while low < high:
             middle = (low + high) // 2
             known = middle
@@ -113,4 +113,4 @@ class Times:
                 low = middle + 1
             else:
                 high = known
-        return low
+        return low if low < known_to else count

@@ -20,6 +20,7 @@ from penstock import kernel
 from penstock.errors import FilesMissing, LogBusy, LogClosed, NotALog, UnknownVersion
 from penstock.kernel import layout
 from penstock.storage import files
+from penstock.storage.segment import Format, has_room, is_place
 
 _MAGIC: Final = b"PENSCTRL"
 _AGAIN_S: Final = 0.003
@@ -127,8 +128,9 @@ class Control:
     fd = -1  # of the class: __del__ looks at it also when there was no file to open
     _file_lock: FileLock | None = None
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, fmt: Format, *, read_only: bool = False) -> None:
         self.path = path
+        self._fmt = fmt
         self.read_only = read_only
         self.fd = files.open_to_lock(path, make=not read_only)
         try:
@@ -267,6 +269,17 @@ class Control:
 
     def active(self) -> Active:
         return Active(*self.page.active())
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a log can end where the page says, for which there is no checksum."""
+        durable, now = self.durable, self.active()  # in this order: it never goes ahead of that
+        return (
+            is_place(self._fmt, now.segment, now.end, now.next)
+            and now.base <= now.next
+            and (durable is None or durable.next <= now.next)
+            and has_room(self._fmt.SPEC, now.next - now.base, now.end)
+        )
 
     def _slot(self) -> int:
         return layout.SLOTS[self.page.load(layout.TURN) & 1]
@@ -412,7 +425,9 @@ class Control:
             return 0, "it does not begin as a control page does"
         for at, what in ((_DURABLE_AT, "the durable mark"), (_CLEAN_AT, "the mark of the last close")):
             if any(self._map[at : at + _MARK.size]) and self._load_mark(at) is None:
-                return at, f"{what} fails its checksum"
+                return at, f"{what} fails its checksum, or cannot be"
+        if not self.is_possible:
+            return self._slot(), "it says that the log ends where none can"
         clean, now = self.clean, self.active()
         if clean is not None and clean != Mark(now.segment, now.end, now.next):
             return _CLEAN_AT, "it says twice where the log ended when it was closed, and not the same"
@@ -434,12 +449,13 @@ class Control:
         self._store_mark(_SPAN_AT, None)
 
     def _load_mark(self, at: int) -> Mark | None:
-        """In one look; and in another one if it fails its checksum, since it may just be stored. None stands for zeros, too."""
+        """In one look; and in another one if it fails its checksum, since it may just be stored. None stands for zeros, too, and for
+        what no log comes to."""
         raw, before = bytes(self._map[at : at + _MARK.size]), b""
         while any(raw) and raw != before:
             segment, end, next_, stored = _MARK.unpack(raw)
             if stored == zlib.crc32(raw[:24]):
-                return Mark(segment, end, next_)
+                return Mark(segment, end, next_) if is_place(self._fmt, segment, end, next_) else None
             time.sleep(_AGAIN_S)
             raw, before = bytes(self._map[at : at + _MARK.size]), raw
         return None

@@ -92,7 +92,7 @@ class Log:
         self._mirror = mirror  # where every published end, as such a byte, is stored too
         self._pid = os.getpid()
         self.syncing = Syncing(path)
-        self.manifest = Manifest(self.directory.own / "manifest", read_only=self.read_only)
+        self.manifest = Manifest(self.directory.own / "manifest", fmt, read_only=self.read_only)
         self.control: Control | None = None
         self.writing: Mapped | Buffered | None = None  # the write path; None when read-only
         self.recovery = Recovery()
@@ -114,7 +114,7 @@ class Log:
     # ---- opening ----
 
     def _open_to_write(self, verify: OnProgress | None) -> None:
-        control = self.control = Control(self.directory.own / ".lock")
+        control = self.control = Control(self.directory.own / ".lock", self.fmt)
         if control.alone():
             self._on_opening(self.directory)
             self.recovery = recover(
@@ -179,7 +179,7 @@ class Log:
     def _page_to_read(self) -> Control | None:
         """The control page, if it is whole: one that is cut short, or just being made, says nothing."""
         with suppress(FileNotFoundError, NotALog):
-            return Control(self.directory.own / ".lock", read_only=True)
+            return Control(self.directory.own / ".lock", self.fmt, read_only=True)
         return None
 
     def _verify_all(self, verify: OnProgress) -> None:
@@ -207,7 +207,7 @@ class Log:
             return False
         if not files.lock(self.control.fd, shared=True, wait=False):
             return False  # it is just recovered
-        manifest = Manifest(self.directory.own / "manifest", read_only=True)
+        manifest = Manifest(self.directory.own / "manifest", self.fmt, read_only=True)
         if not self.control.same_boot or not join_manifest(self.directory, manifest, self.control):
             manifest.close()
             files.unlock(self.control.fd)

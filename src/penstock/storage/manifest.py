@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import FilesMissing, UnknownVersion
-from penstock.options import MAX_FILE_SIZE_BYTES, MAX_SEQUENCE
+from penstock.options import MAX_SEQUENCE
 from penstock.storage import files
+from penstock.storage.segment import Format, is_place
 
 _MAGIC: Final = b"PENSMANI"
 _VERSION: Final = 1
@@ -52,9 +53,14 @@ def _pack(kind: int, info: SegmentInfo) -> bytes:
     return zlib.crc32(raw[4:]).to_bytes(4, "little") + raw[4:]
 
 
-def _can_be(info: SegmentInfo) -> bool:
+def _can_be(fmt: Format, kind: int, info: SegmentInfo) -> bool:
     """Whether a segment can be as an edit says: a checksum proves no sense."""
-    return max(info.base, info.begin) < MAX_SEQUENCE and info.count * _LEAST_FRAME <= info.end <= MAX_FILE_SIZE_BYTES
+    return (
+        kind in (_ROLLED, _SEALED, _RETIRED)
+        and is_place(fmt, info.id, info.end, info.next)
+        and info.begin < MAX_SEQUENCE
+        and info.count * _LEAST_FRAME <= info.end
+    )
 
 
 class Manifest:
@@ -63,8 +69,9 @@ class Manifest:
     Threads may share it: the background and readers refresh it while appends add to it.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, fmt: Format, *, read_only: bool = False) -> None:
         self._path = path
+        self._fmt = fmt
         self._fd = -1
         self._read_only = read_only
         self.segments: dict[int, SegmentInfo] = {}
@@ -197,7 +204,7 @@ class Manifest:
             raw = data[at : at + _EDIT.size]
             crc, kind, segment, base, count, end, first_us, last_us, begin = _EDIT.unpack(raw)
             info = SegmentInfo(segment, base, count, end, first_us, last_us, begin=begin)
-            if crc != zlib.crc32(raw[4:]) or not _can_be(info):
+            if crc != zlib.crc32(raw[4:]) or not _can_be(self._fmt, kind, info):
                 continue
             if start + at > self._read_to:
                 self._flaw_at = self._read_to if self._flaw_at is None else self._flaw_at

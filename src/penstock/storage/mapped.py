@@ -20,7 +20,7 @@ from penstock.storage import files, span
 from penstock.storage.control import Active, Control, FileLock
 from penstock.storage.directory import Directory
 from penstock.storage.manifest import Manifest
-from penstock.storage.segment import Format, WriteSegment
+from penstock.storage.segment import Format, WriteSegment, next_id
 from penstock.storage.span import list_rolled, rolled_info
 
 _NEVER: Final = (1 << 63) - 1
@@ -179,7 +179,7 @@ class Mapped:
             self._roll(control, now)
 
     def _roll(self, control: Control, now: Active) -> None:
-        new = self._log.fmt.next_id(now.segment, files.now_us())
+        new = next_id(self._log.path, self._log.fmt, now.segment, files.now_us())
         if new != now.segment + 1:
             self._log.directory.delete(now.segment + 1)  # of a roll that was cut short on the day before
         self._log.directory.make(new, now.next, self._log.directory.begin_after(now.segment, now.end))

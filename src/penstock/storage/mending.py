@@ -209,9 +209,9 @@ class Mending:
         for path in kept:
             self._keep(path)
         with ExitStack() as stack:
-            control = Control(self.own / ".lock")
+            control = Control(self.own / ".lock", self.fmt)
             stack.callback(control.close)
-            manifest = Manifest(self.own / "manifest")
+            manifest = Manifest(self.own / "manifest", self.fmt)
             stack.callback(manifest.close)
             directory = Directory(self.top, self.fmt, self._file_size(), self.interval(), own=self.own)
             self._made_anew(directory, control, manifest)

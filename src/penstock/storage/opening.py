@@ -7,12 +7,13 @@ the directory. Called by `Log` under the exclusive lock on the control page (`su
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from penstock.errors import LogNotFound, NotALog
 from penstock.storage import files, last_time
-from penstock.storage.control import Control, Mark
+from penstock.storage.control import Active, Control, Dirty, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
@@ -21,6 +22,7 @@ from penstock.storage.losses import LossList
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.recovery import Opening, Tail, report_loss
 from penstock.storage.report import OnProgress, Recovery
+from penstock.storage.segment import max_records, next_id
 from penstock.storage.span import finish_appends
 from penstock.storage.walking import walk
 
@@ -222,17 +224,24 @@ def is_believable(directory: Directory, control: Control) -> bool:
 
 
 def _agrees(control: Control) -> bool:
-    """A page that was closed clean says twice where the log ends, once with a checksum: a flipped bit is not believed."""
+    """A page that was closed clean says twice where the log ends, once with a checksum: a flipped bit is not believed. Nor is one that
+    was not, and says what cannot be."""
     clean, now = control.clean, control.active()
-    return clean is None or (clean == Mark(now.segment, now.end, now.next) and control.dirty is None)
+    if clean is None:
+        return control.is_possible
+    return clean == Mark(now.segment, now.end, now.next) and control.dirty is None
 
 
 def _fits(directory: Directory, control: Control) -> bool:
-    """Where files grow, whether a page that was not closed clean can be right: the records of the last file lead to the end
+    """Whether a page that was not closed clean can be right. Where files grow, the records of the last file lead to the end
     that it says, and are as many. If they do not, one of the two is damaged: the page, if they lead to its durable mark,
     which has a checksum."""
     now, dirty, durable = control.active(), control.dirty, control.durable
-    if not directory.fmt.GROWS or control.clean is not None:
+    if control.clean is not None:
+        return True
+    if dirty is not None and not _can_be_under_way(directory, now, dirty):
+        return False
+    if not directory.fmt.GROWS:
         return True
     if not _is_beyond_durable(control) or not directory.paths(now.segment).data.exists():
         return False
@@ -246,6 +255,16 @@ def _fits(directory: Directory, control: Control) -> bool:
     if durable is not None and durable.segment == now.segment and seg.leads_to(Place(durable.end, durable.next)):
         return False
     return None in led and now.base <= now.next <= now.base + (now.end - seg.start) // directory.fmt.SPEC.overhead
+
+
+def _can_be_under_way(directory: Directory, now: Active, dirty: Dirty) -> bool:
+    """Whether an append may have been announced, which goes on from the end and fits the file."""
+    if directory.fmt.GROWS:
+        return dirty.end >= now.end and dirty.next >= now.next
+    room = directory.file_size
+    with suppress(FileNotFoundError), files.opened(directory.paths(now.segment).data) as fd:
+        room = max(room, files.size(fd))
+    return now.end <= dirty.end <= room and now.next <= dirty.next <= now.base + max_records(directory.fmt, room)
 
 
 def _is_beyond_durable(control: Control) -> bool:
@@ -276,7 +295,7 @@ def _first_segment(directory: Directory, manifest: Manifest) -> Tail:
 def _before_first_segment(directory: Directory, manifest: Manifest) -> Tail:
     """Where such a segment will be."""
     fmt, last, now = directory.fmt, _last_finished(manifest), files.now_us()
-    next_, new = (last.next, fmt.next_id(last.id, now)) if last else (0, fmt.first_id(now))
+    next_, new = (last.next, next_id(directory.path, fmt, last.id, now)) if last else (0, fmt.first_id(now))
     if not manifest.segments:
         next_, new = max(next_, directory.first.sequence), max(new, directory.first.segment)
     return Tail(new, next_, fmt.HEADER_BYTES, next_, last_time.last_us(directory.path, fmt, manifest, new))
@@ -326,7 +345,7 @@ def _move_undurable(
         start, base = (mark.end, mark.next) if source.id == mark.segment else (seg.start, source.base)
         if source.next == base:
             continue
-        last = directory.fmt.next_id(last, files.now_us())
+        last = next_id(directory.path, directory.fmt, last, files.now_us())
         begin = directory.begin_after(source.id, start)
         end = directory.copy(last, base, begin, seg, start, source.end, source.next)
         first_us = seg.times.us(base - source.base)

@@ -26,7 +26,7 @@ from penstock.storage.listing import companion_base, list_segments
 from penstock.storage.losses import LossList, is_listed
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.report import Recovery
-from penstock.storage.segment import Format, ReadSegment, SegmentPaths, map_data
+from penstock.storage.segment import Format, ReadSegment, SegmentPaths, has_room, map_data
 from penstock.storage.walking import Hole, Walked, walk
 
 
@@ -103,8 +103,8 @@ class Opening:
             for segment in [s for s in unlisted if s > floor.segment]:
                 self.set_aside(segment)  # made by a roll or batch that was never committed
             unlisted = [s for s in unlisted if s <= floor.segment]
-            if len(unlisted) == 1 and not verify:
-                return self._trusted(floor)
+            if len(unlisted) == 1 and not verify and (tail := self._trusted(floor)) is not None:
+                return tail
         return self._scan(unlisted, floor, exact)
 
     def _list_between(self, on_disk: list[int]) -> None:
@@ -136,8 +136,11 @@ class Opening:
         base = header.base if header.base is not None or header.foreign else companion_base(paths)
         return base is not None and base < self.manifest.retired_next
 
-    def _trusted(self, floor: Mark) -> Tail:
+    def _trusted(self, floor: Mark) -> Tail | None:
+        """The end where the mark says, if that can be."""
         seg = self._open_known(floor.segment)
+        if not has_room(seg.spec, floor.next - seg.base, floor.end):
+            return None
         self._begins_at(seg, self._begin_after(self._before(seg)), below=True)
         self.begins[seg.id] = seg.header.begin
         if len(seg.data) < floor.end:
@@ -213,6 +216,12 @@ class Opening:
                 if not self._begins_at(seg, self._begin_after(before), below=below):
                     break  # its header never reached the disk, or only its zeros did
             known = Place(0, 0)
+            if (
+                floor is not None
+                and segment == floor.segment
+                and not has_room(seg.spec, floor.next - seg.base, floor.end)
+            ):
+                floor, exact = None, False  # it is not believed
             if floor is not None and segment == floor.segment:
                 known = Place(floor.end, floor.next)
             elif self.report.how == "foreign" and i + 1 < len(segments):

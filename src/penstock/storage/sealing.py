@@ -16,7 +16,7 @@ from penstock.storage.control import Active, Control, Mark
 from penstock.storage.directory import Directory
 from penstock.storage.manifest import Manifest, SegmentInfo
 from penstock.storage.mapped import Mapped
-from penstock.storage.segment import Format
+from penstock.storage.segment import Format, next_id
 from penstock.storage.span import guard_sync
 from penstock.storage.syncing import unless_gone
 
@@ -61,7 +61,7 @@ def prepare_next(log: Owner) -> None:
         few = log.roll.records is not None and now.next - now.base >= log.roll.records // 2
         if now.end < prepare_at(log) < _NEVER and not few and log.roll.interval_s is None:
             return
-    new = log.fmt.next_id(now.segment, files.now_us())
+    new = next_id(log.directory.path, log.fmt, now.segment, files.now_us())
     if not log.directory.is_prepared(new):
         log.writable().check_here()
         made = log.directory.prepare(new)

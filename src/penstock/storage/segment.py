@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from penstock.errors import DiskFull, NotALog
 from penstock.kernel import Buffer, FrameSpec, Scan, encode_many, release, scan
+from penstock.options import MAX_FILE_SIZE_BYTES, MAX_SEQUENCE
 from penstock.storage import companion, files, index, notes, packing
 from penstock.storage.companion import Times
 from penstock.storage.damage import Place
@@ -31,6 +32,7 @@ _PREPARED_RECORDS: Final = 4096
 _PUT_RECORDS: Final = 1024
 _COPY_BYTES: Final = 1 << 20
 _SCAN_BYTES: Final = 32 << 20
+_CUT_BYTES: Final = 16 << 20
 
 
 class Header(Protocol):
@@ -63,6 +65,7 @@ class Format(Protocol):
     GROWS: bool  # never preallocated: a file's length says what it holds, since frames have no checksum
     INDEXED: bool  # has an index beside each segment
     CURSORS_ARE_SEQUENCES: bool
+    LAST_ID: int  # of a segment whose number its file's name, and its header, can say
 
     def name(self, segment: int) -> str: ...
     def beside(self, name: str, suffix: str) -> str: ...
@@ -73,6 +76,30 @@ class Format(Protocol):
     def next_id(self, last: int, now_us: int) -> int: ...
     def pack_header(self, segment: int, base: int, begin: int, created_us: int) -> bytes: ...
     def read_header(self, data: bytes | memoryview, path: str) -> Header: ...
+
+
+def is_place(fmt: Format, segment: int, end: int, sequence: int) -> bool:
+    """Whether a log may end at byte `end` of a segment, with that record to come: a checksum proves no sense. One more segment must be
+    able to follow."""
+    least = fmt.HEADER_BYTES if fmt.SAYS_BEGIN else 0  # another implementation's queue has no header
+    return segment < fmt.LAST_ID and least <= end <= MAX_FILE_SIZE_BYTES and sequence < MAX_SEQUENCE
+
+
+def has_room(spec: FrameSpec, count: int, size: int) -> bool:
+    """Whether so many bytes can be, or have been, so many records: for each there is room made elsewhere. A file may have been cut short of
+    a few million, or be said to begin too early."""
+    return count <= max(size, _CUT_BYTES) // spec.overhead
+
+
+def next_id(top: Path, fmt: Format, last: int, now_us: int) -> int:
+    """The number of the segment after `last`, which may be as high as the name of a file says."""
+    segment = fmt.next_id(last, now_us)
+    if fmt.parse(fmt.name(segment)) != segment:
+        raise NotALog(
+            f"{top / fmt.name(last)}: no higher number can follow, and no log gets there; if the file is not of this log, "
+            "move it away"
+        )
+    return segment
 
 
 class SegmentPaths:

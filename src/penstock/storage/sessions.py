@@ -109,7 +109,7 @@ def set_aside(top: Path, fmt: Format) -> list[Path]:
         target = old[-1]
     elif segments(top, fmt):
         target = top / _PLACE / str(int(old[-1].name) + 1 if old else 0)
-        Control(top / _LOCK).close()  # so that it is there, and is moved last, also where files are another's
+        Control(top / _LOCK, fmt).close()  # so that it is there, and is moved last, also where files are another's
         files.sync_directory(top)  # whoever made these may have died before he synced their names
         files.make_directories(target, top)
         old.append(target)

@@ -143,11 +143,11 @@ def is_unmade(top: Path, fmt: Format) -> bool:
     )
 
 
-def page(own: Path) -> Iterator[Flaw]:
+def page(own: Path, fmt: Format) -> Iterator[Flaw]:
     """Of the control page."""
     path = own / ".lock"
     try:
-        control = Control(path, read_only=True)
+        control = Control(path, fmt, read_only=True)
     except FileNotFoundError:
         yield Flaw("control", path, 0, "it is missing")
         return
@@ -166,12 +166,12 @@ def page(own: Path) -> Iterator[Flaw]:
         yield Flaw("control", path, *found)
 
 
-def manifest(own: Path) -> Iterator[Flaw]:
+def manifest(own: Path, fmt: Format) -> Iterator[Flaw]:
     """Of the manifest."""
     path = own / "manifest"
 
     def look() -> Flaw | None:
-        found = Manifest(path, read_only=True)
+        found = Manifest(path, fmt, read_only=True)
         try:
             if not found.exists:
                 return Flaw("manifest", path, 0, "it is missing")
@@ -192,10 +192,10 @@ def manifest(own: Path) -> Iterator[Flaw]:
 def missing_last(top: Path, fmt: Format, own: Path) -> SegmentInfo | None:
     """The last segment of a log that nobody writes, if its file is gone: its marks say which that was and where it ended."""
     try:
-        control = Control(own / ".lock", read_only=True)
+        control = Control(own / ".lock", fmt, read_only=True)
     except (FileNotFoundError, NotALog):
         return None
-    found = Manifest(own / "manifest", read_only=True)
+    found = Manifest(own / "manifest", fmt, read_only=True)
     try:
         mark = control.clean or control.durable
         found.load(0, believe_rolled=True)

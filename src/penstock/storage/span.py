@@ -19,7 +19,7 @@ from penstock.storage.control import Active, Control, Dirty, Mark
 from penstock.storage.damage import Place
 from penstock.storage.directory import Directory
 from penstock.storage.manifest import Manifest, SegmentInfo
-from penstock.storage.segment import WriteSegment
+from penstock.storage.segment import WriteSegment, next_id
 
 
 def guard_sync(directory: Directory, control: Control, sync: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ def finish_appends(directory: Directory, control: Control, manifest: Manifest) -
         found = kernel.scan(directory.fmt.SPEC, seg.data, now.end, end)
         # `next` is published before `end`: a writer may have died between the two.
         whole = found.position == end and now.next in (next_, next_ - found.count) and end > now.end
-        if not whole:
+        if not whole or (span is not None and not _leads_on(directory, now.segment, next_, *span)):
             _withdraw(directory, control, seg, now, end, next_)
             return
         control.set_last_us(max(control.last_us, seg.time_of(next_ - 1)))
@@ -126,7 +126,7 @@ def append(
     parts = split(sizes, directory.capacity)
     ids = [now.segment]
     for _ in parts[1:]:
-        ids.append(fmt.next_id(ids[-1], us))
+        ids.append(next_id(directory.path, fmt, ids[-1], us))
     totals = [sum(sizes[first:end]) for first, end in parts]
     count, need = parts[0][1], totals[0]
     ends = Mark(ids[-1], fmt.HEADER_BYTES + totals[-1], now.next + len(payloads))
@@ -175,12 +175,23 @@ def _write(
         seg.close()
 
 
+def _between(directory: Directory, first: int, last: int) -> list[tuple[int, int]]:
+    """The segments between two, each with its first sequence; 0 where that cannot be read."""
+    return [(s, directory.base_of(s) or 0) for s in directory.segments() if first < s < last]
+
+
+def _leads_on(directory: Directory, segment: int, next_: int, end: Mark, base: int) -> bool:
+    """Whether the segments that were announced follow each other: of where the last one begins there is no checksum."""
+    sequences = [next_, *(first for _, first in _between(directory, segment, end.segment)), base, end.next]
+    return end.segment > segment and sequences == sorted(sequences)
+
+
 def commit(directory: Directory, control: Control, manifest: Manifest, now: Active, end: Mark, base: int) -> None:
     """Publish a batch over several segments: list all but the last, then make that one active in one store."""
     infos = [rolled_info(directory, now)]
-    between = [s for s in directory.segments() if now.segment < s < end.segment]
-    bases = [directory.base_of(s) or 0 for s in between]
-    for segment_id, first, following in zip(between, bases, [*bases, base][1:], strict=True):
+    between = _between(directory, now.segment, end.segment)
+    followed_by = [*(first for _, first in between[1:]), base]
+    for (segment_id, first), following in zip(between, followed_by[: len(between)], strict=True):
         seg = directory.read(segment_id, first)
         found = seg.scan(seg.start, len(seg.data), following - first, verify=False)
         us = seg.times.us(0)
