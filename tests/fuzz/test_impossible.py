@@ -243,6 +243,19 @@ def test_a_mark_with_more_records_than_bytes_is_not_believed(path: Path) -> None
         assert c._open_log().next_sequence == logs.COUNT
 
 
+@pytest.mark.parametrize("next_", [98, 120])
+def test_a_mark_in_a_segment_that_is_not_there(tmp_path: Path, next_: int) -> None:
+    """It tells of no record that others do not have, or of some."""
+    page = bytearray(corpus.image("channel")[".lock"])
+    for at in (512, 576):
+        struct.pack_into("<QQQ", page, at, 77, 100, next_)
+    for work in WORK:
+        path = laid("channel", tmp_path / work, **{".lock": bytes(page)})
+        with suppress(PenstockError, TimeoutError):
+            WORK[work]("channel", path)
+    assert (tmp_path / "repair" / "segment.3").exists()
+
+
 def test_a_page_that_says_where_no_log_ends_is_a_finding(path: Path) -> None:
     page = bytearray(corpus.image("channel")[".lock"])
     slot = layout.SLOTS[page[layout.TURN] & 1]

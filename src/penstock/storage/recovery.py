@@ -103,7 +103,7 @@ class Opening:
             for segment in [s for s in unlisted if s > floor.segment]:
                 self.set_aside(segment)  # made by a roll or batch that was never committed
             unlisted = [s for s in unlisted if s <= floor.segment]
-            if len(unlisted) == 1 and not verify and (tail := self._trusted(floor)) is not None:
+            if unlisted == [floor.segment] and not verify and (tail := self._trusted(floor)) is not None:
                 return tail
         return self._scan(unlisted, floor, exact)
 
