@@ -25,6 +25,7 @@ from pathlib import Path
 from tests.building import COMPILER, NotBuilt, build
 from tests.support import ROOT
 
+SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
 _COMMON = "-O1 -g -fno-omit-frame-pointer"
 
 
@@ -54,7 +55,7 @@ SANITIZERS = {
         },
         (
             (*_PYTEST, "tests/kernel", "tests/fuzz/test_decoders.py", "-k", "not reference"),
-            ("-m", "tests.fuzz.campaign", "--cases", "350", "--seed", "1", "--unlimited"),
+            ("-m", "tests.fuzz.campaign", "--kills", "350", "--seed", str(SEED), "--unlimited"),
         ),
     ),
     "thread": Sanitizer(

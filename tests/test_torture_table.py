@@ -39,6 +39,18 @@ def test_every_campaign_takes_the_same_arguments(
     assert "sink" in told.splitlines()[-3]
 
 
+def test_hostile_files_are_lines_of_the_log_that_they_are_of(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One of each format, and three of compressed channels, which are channels."""
+    monkeypatch.setattr(torture_table, "CAMPAIGNS", {"tests.fuzz.campaign": 7})
+    assert main([]) == 0
+    lines = [line.split() for line in capfd.readouterr().out.splitlines() if "  hostile files  " in line]
+    assert [(line[0], line[3], line[4]) for line in lines] == [
+        (use, count, "0") for use, count in (("queue", "1"), ("channel", "4"), ("journal", "1"), ("topic", "1"))
+    ]
+
+
 def test_what_could_not_be_run_is_told_below_the_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,13 +18,14 @@ from pathlib import Path
 
 _AT_ONCE = 2  # those that kill wait much of the time
 _FILE = "PENSTOCK_TORTURE_TABLE"  # where rows are collected, a line of JSON each
-CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a workload it looks at, unless told otherwise
+CAMPAIGNS = {  # and how many kills or power cuts each makes, or states of a workload or hostile logs it looks at, unless told otherwise
     "tests.kit.campaign": 200_000,
     "tests.torture": 4_000,
     "tests.topic_crash.campaign": 2_000,
     "tests.channel_crash.campaign": 2_000,
     "tests.journal_crash.campaign": 2_000,
     "tests.looking.campaign": 200,
+    "tests.fuzz.campaign": 5_000,
     "tests.power.campaign": 200,
     "tests.spark.campaign": 30,
 }

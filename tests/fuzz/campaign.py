@@ -1,10 +1,10 @@
 """Hostile logs: files of every format are changed, and then opened, read, verified, repaired and written to.
 
-    python -m tests.fuzz.campaign --cases 2000 --seed 7
+    python -m tests.fuzz.campaign --kills 2000 --seed 7
 
 A hostile file may cost its records, and may be refused with an error of ours. It may not crash the process, make it loop, or make it
 allocate what the file only claims. So the cases run in a process with little memory to have, which is ended when a case takes too
-long. Used by tests/fuzz/test_files.py.
+long. Used by tests/fuzz/test_files.py, and a part of `make torture`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
@@ -41,21 +41,22 @@ from tests.fuzz import corpus
 from tests.queue.crash import open_yard
 from tests.repair import logs
 from tests.support import ROOT
-from tests.torture_table import again
+from tests.torture_table import Row, add, again
 
 CASE_S = 20.0  # at most, on a busy machine
 MEMORY_BYTES = 256 << 20  # beyond what the process has when it begins
 FILE_BYTES = 512 << 20  # nothing writes a longer file
 _PROGRESS = "case "
+_COMPRESSED = ("snappy", "gzip", "zstd")  # channels
 
 
 # ---- what is done with a log ----
 
 
-def _read(kind: str, path: Path) -> None:
+def _read(kind: str, path: Path) -> int:
+    """How many records there are to read."""
     with Rows(find(path), on_corrupt="skip") as rows:
-        for _ in rows.now():
-            pass
+        return sum(1 for _ in rows.now())
 
 
 def _open_read_only(kind: str, path: Path) -> None:
@@ -120,17 +121,24 @@ WORK: dict[str, Callable[[str, Path], object]] = {
 # ---- cases, in a process of their own ----
 
 
-def _try(kind: str, path: Path, what: str) -> tuple[str, str]:
-    """(outcome, how it came to it if that may not be)."""
+class Tried(NamedTuple):
+    """What came of something, how it came to it if that may not be, and how many records were read."""
+
+    outcome: str
+    trace: str = ""
+    records: int = 0
+
+
+def _try(kind: str, path: Path, what: str) -> Tried:
     try:
-        WORK[what](kind, path)
+        told = WORK[what](kind, path)
     except PenstockError as error:
-        return type(error).__name__, ""
+        return Tried(type(error).__name__)
     except TimeoutError:
-        return "TimeoutError", ""
+        return Tried("TimeoutError")
     except BaseException as error:
-        return type(error).__name__, traceback.format_exc()
-    return "fine", ""
+        return Tried(type(error).__name__, traceback.format_exc())
+    return Tried("fine", records=told if what == "read" and isinstance(told, int) else 0)
 
 
 def run(cases: range, seed: int, *, limited: bool) -> None:
@@ -150,12 +158,10 @@ def run(cases: range, seed: int, *, limited: bool) -> None:
             path = corpus.lay(image, yard.new() / "log", dice)
             path.mkdir(parents=True, exist_ok=True)
             faulthandler.dump_traceback_later(CASE_S, exit=True)
-            outcomes = {}
-            for what in WORK:
-                outcome, trace = _try(kind, path, what)
-                outcomes[f"{what}: {outcome}"] = trace
+            tried = {what: _try(kind, path, what) for what in WORK}
             faulthandler.cancel_dump_traceback_later()
-            print(json.dumps(outcomes), flush=True)
+            outcomes = {f"{what}: {one.outcome}": one.trace for what, one in tried.items()}
+            print(json.dumps([outcomes, sum(one.records for one in tried.values())]), flush=True)
 
 
 def _limit() -> None:
@@ -171,11 +177,15 @@ def _limit() -> None:
 
 @dataclass
 class Result:
-    """How many cases there were, what they came to, and what may not be."""
+    """What cases there were, what they came to, and what may not be."""
 
-    cases: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)  # a case each
+
+    @property
+    def cases(self) -> int:
+        return len(self.rows)
 
 
 def campaign(
@@ -197,9 +207,9 @@ def campaign(
         if process.returncode and len(result.failures) < most_failures:
             why = f"{doing}: the process ended with {process.returncode}\n{told[-4000:]}"
             result.failures.append(f"{why}\n{_again(doing, seed, limited)}")
-            result.cases += 1
             if not doing:
                 break  # it was not a case
+            result.rows.append(_row(doing, 1, 0))
     return result
 
 
@@ -217,7 +227,8 @@ def _follow(
         if line.startswith(_PROGRESS):
             doing = line.strip()
             continue
-        _take(result, doing, json.loads(line), again(doing))
+        outcomes, records = json.loads(line)
+        _take(result, doing, outcomes, records, again(doing))
         doing = ""
         each(result)
         if len(result.failures) >= most_failures:
@@ -226,10 +237,17 @@ def _follow(
     return doing, process.stderr.read()
 
 
-def _take(result: Result, doing: str, outcomes: dict[str, Any], again: str) -> None:
-    result.cases += 1
+def _take(result: Result, doing: str, outcomes: dict[str, str], records: int, again: str) -> None:
+    failures = [f"{doing}: {outcome}\n{trace}\n{again}" for outcome, trace in outcomes.items() if trace]
     result.outcomes.update(outcomes.keys())
-    result.failures += [f"{doing}: {outcome}\n{trace}\n{again}" for outcome, trace in outcomes.items() if trace]
+    result.failures += failures
+    result.rows.append(_row(doing, len(failures), records))
+
+
+def _row(doing: str, failures: int, records: int) -> Row:
+    """What the table says of one case: the logs that it names are of a kind, and a compressed channel is a channel."""
+    kind = doing.split(" ")[2].rstrip(":")
+    return Row("channel" if kind in _COMPRESSED else kind, "hostile files", 1, failures, records)
 
 
 def _again(doing: str, seed: int, limited: bool) -> str:
@@ -243,9 +261,9 @@ def _env() -> dict[str, str]:
     return {**os.environ, "MALLOC_ARENA_MAX": "1"}
 
 
-def main() -> int:
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.campaign", description=__doc__.split("\n")[0])
-    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--kills", type=int, default=2000, help="how many cases; each may kill its process")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--failures", type=int, default=5, help="how many to look for")
     parser.add_argument(
@@ -253,7 +271,11 @@ def main() -> int:
     )
     parser.add_argument("--case", type=int, help="this one alone")
     parser.add_argument("--run", type=int, nargs=2, help=argparse.SUPPRESS)
-    a = parser.parse_args()
+    return parser.parse_args(given)
+
+
+def main() -> int:
+    a = arguments()
     if a.run:
         run(range(*a.run), a.seed, limited=not a.unlimited)
         return 0
@@ -263,10 +285,12 @@ def main() -> int:
         if now.cases % 500 == 0:
             print(f"{time.monotonic() - began:7.1f} s  {now.cases:7} cases  {len(now.failures)} failures", flush=True)
 
-    cases, first = (a.cases, 0) if a.case is None else (1, a.case)
+    cases, first = (a.kills, 0) if a.case is None else (1, a.case)
     result = campaign(cases, a.seed, first=first, most_failures=a.failures, limited=not a.unlimited, each=tell)
     for outcome, count in sorted(result.outcomes.items()):
         print(f"{count:8}  {outcome}")
+    for row in result.rows:
+        add(row)
     print(f"seed {a.seed}, {result.cases} cases, {len(result.failures)} failures")
     for failure in result.failures:
         print(f"\n{failure}")
