@@ -180,6 +180,6 @@ def test_zeros_that_read_as_empty_records_take_nothing_from_a_receiver_beside_it
             if i % each == 0:
                 got += drain(rx)
         got += drain(rx)
-        assert c.stats().segments > 1
+        assert c._open_log().active().segment > 0
         assert rx.offset == c.stats().write_offset
     assert [message for message in got if message] == sent[:100] + sent[102:]
