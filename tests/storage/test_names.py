@@ -55,12 +55,12 @@ def platter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platter
     platter.close()
 
 
-def die_over(call: Callable[[], object], directory: Path) -> None:
-    """Do something, and die before the names in a directory are synced."""
+def die_over(call: Callable[[], object], directory: Path, *there: str) -> None:
+    """Do something, and die before the names in a directory are synced, or these of them."""
     real = files.sync_directory
 
     def sync_directory(path: Path) -> None:
-        if path == directory:
+        if path == directory and all((path / name).exists() for name in there):
             raise Died
         real(path)
 
@@ -83,6 +83,16 @@ def test_a_log_whose_directory_somebody_else_made(tmp_path: Path, platter: Platt
     assert not held(platter.image())
     PUTS[use](path)
     assert held(platter.image())
+
+
+def test_a_first_segment_that_was_made_by_one_who_died(tmp_path: Path, platter: Platter) -> None:
+    """Where files grow nothing else would sync its name before the next segment is made, or the log closed."""
+    path = tmp_path / "disk" / "orders"
+    die_over(lambda: put_topic(path), path, "partition_0_segment_0.log")
+    platter.image()
+    with open_topics(path.parent, linger_s=0) as logs:
+        logs.topic(path.name, partitions=1).publish(SENT).wait()
+        assert "orders/partition_0_segment_0.log" in platter.image()
 
 
 def test_an_earlier_session_whose_place_was_made_by_one_who_died(tmp_path: Path, platter: Platter) -> None:

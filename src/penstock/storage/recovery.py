@@ -437,6 +437,7 @@ class Opening:
                     if not exact:
                         notes.forget_beyond(fd, self.fmt.HEADER_BYTES, done.end)
                     self.sync(fd)
+                self._sync(seg.paths.sync_names)  # whoever made them may have died, or have failed, before he did
         for seg, done in walked[:-1]:
             self.manifest.segments[seg.id] = self._info(seg, done)
         self.manifest.segments.pop(last.id, None)
@@ -449,10 +450,16 @@ class Opening:
         )
 
     def sync(self, fd: int) -> None:
-        """A sync that fails is remembered: that the next one succeeds says nothing of what the first should have written."""
+        self._sync(lambda: files.sync(fd))
+
+    def _sync(self, sync: Callable[[], None]) -> None:
+        """A sync that fails is remembered: that the next one succeeds says nothing of what the first should have written. One for which no
+        file could be opened was not tried."""
         try:
-            files.sync(fd)
+            sync()
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             self._on_failed_sync()
             raise SyncFailed(self.top, error.errno or errno.EIO) from error
 
