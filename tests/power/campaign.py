@@ -9,16 +9,19 @@ Needs root (tests/power/disk.py says what else). Used by tests/power/test_power.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests import torture_table
 from tests.power.disk import FILE_SYSTEMS, Disk, Writeback, missing, new_disk
@@ -26,26 +29,39 @@ from tests.power.uses import HONEST, Notes, Slot
 from tests.support import ROOT
 from tests.torture_table import Row, again
 
-CUTS_A_ROUND = 25  # then a new file system
+CUTS_A_ROUND = 25  # at most, then a new file system
 PAUSE_S = 0.25  # at most, between two cuts
 STALL_S = 60.0
+TOLD = {
+    "none": "queue, nothing synced",
+    "each": "queue-each",
+    "batch": "queue-batch",
+    "packed": "channel, compressed",
+}  # in the table, where the name says too little
 _USES = [sys.executable, "-X", "faulthandler", "-m", "tests.power.uses"]
 
 
 @dataclass
 class Result:
-    """How many cuts there were, how many logs with how many records were looked at, and what was broken."""
+    """How many cuts there were, of which uses how many logs with how many records were looked at, and what was broken."""
 
     cuts: int = 0
-    logs: int = 0
-    checked: int = 0
-    failures: list[str] = field(default_factory=list)
+    logs: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
 
     def add(self, other: Result) -> None:
         self.cuts += other.cuts
         self.logs += other.logs
         self.checked += other.checked
         self.failures += other.failures
+
+
+class Failure(NamedTuple):
+    """What was broken after a cut; the use whose log it is, if that is known."""
+
+    told: str
+    use: str | None
 
 
 class Workers:
@@ -107,15 +123,17 @@ def one_round(kind: str, uses: Sequence[str], cuts: int, seed: int) -> Result:
 
 def _look(disk: Disk, copy: Path, bounds: dict[str, tuple[bytes, bytes]], where: str) -> Result:
     """Logs are judged in a process of their own: one that dies of what it reads is told, too."""
-    result = Result(cuts=1, logs=len(bounds))
+    result = Result(cuts=1, logs=Counter(bounds.keys()))
     with disk.after(copy) as place:
         noted = [part for use, (before, after) in bounds.items() for part in (use, before.hex(), after.hex())]
         command = [*_USES, "judge", place, *noted]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=STALL_S)
     if done.returncode:
-        result.failures.append(f"{where}: {done.stderr.strip()[-3000:]}")
+        told = done.stderr.strip()[-3000:]
+        use = next((use for use in bounds if f"use: {use}" in told.splitlines()), None)
+        result.failures.append(Failure(f"{where}: {told}", use))
     else:
-        result.checked = int(done.stdout)
+        result.checked = Counter(json.loads(done.stdout))
     return result
 
 
@@ -127,17 +145,25 @@ def campaign(
     uses: Sequence[str] = HONEST,
     each: Callable[[Result], None] = lambda _: None,
 ) -> Result:
-    """Rounds until there were so many cuts: every use on one disk, where each one's syncs also write what others left
-    unwritten; then each alone; on every kind of file system."""
-    total, number = Result(), 0
-    plan = [(kind, some) for some in ([uses] if len(uses) > 1 else []) + [[use] for use in uses] for kind in kinds]
-    while total.cuts < snapshots and not total.failures:
-        kind, some = plan[number % len(plan)]
-        cuts = min(CUTS_A_ROUND, snapshots - total.cuts)
+    """So many cuts: every use on one disk, where each one's syncs also write what others left unwritten; then each alone; on every kind of
+    file system."""
+    total = Result()
+    for number, (kind, some, cuts) in enumerate(planned(snapshots, kinds, uses)):
         total.add(one_round(kind, some, cuts, seed * 1_000_003 + number))
         each(total)
-        number += 1
+        if total.failures:
+            break
     return total
+
+
+def planned(snapshots: int, kinds: Sequence[str], uses: Sequence[str]) -> Iterator[tuple[str, Sequence[str], int]]:
+    """The rounds, and how many cuts each has: as many for each as there are for all of them, but for one more of the first ones."""
+    plan = [(kind, some) for some in ([uses] if len(uses) > 1 else []) + [[use] for use in uses] for kind in kinds]
+    times = -(-snapshots // (CUTS_A_ROUND * len(plan)))
+    rounds = plan * times
+    for number, (kind, some) in enumerate(rounds):
+        if cuts := (snapshots + len(rounds) - 1 - number) // len(rounds):
+            yield kind, some, cuts
 
 
 def main() -> int:
@@ -158,16 +184,21 @@ def main() -> int:
 
     def tell(now: Result) -> None:
         print(
-            f"{time.monotonic() - began:7.1f} s  {now.cuts:6} cuts  {now.logs:7} logs  {now.checked:10} records checked",
+            f"{time.monotonic() - began:7.1f} s  {now.cuts:6} cuts  {now.logs.total():7} logs  "
+            f"{now.checked.total():10} records checked",
             flush=True,
         )
 
     print(f"seed {a.seed}, {a.snapshots} cuts, on {' and '.join(kinds)}", flush=True)
     result = campaign(a.snapshots, a.seed, kinds=kinds, uses=a.uses, each=tell)
-    torture_table.add(Row("all four", "power cut", result.cuts, len(result.failures), result.checked))
+    failed = Counter(failure.use for failure in result.failures)
+    for use in a.uses:
+        torture_table.add(Row(TOLD.get(use, use), "power cut", result.logs[use], failed[use], result.checked[use]))
+    if failed[None]:
+        torture_table.add(Row("a process", "power cut", failed[None], failed[None], 0))
     print(f"{'failures':24}{len(result.failures)}")
     for failure in result.failures:
-        print(f"\n{failure}")
+        print(f"\n{failure.told}")
     if result.failures:
         told = again("tests.power.campaign", snapshots=a.snapshots, seed=a.seed)
         print(f"\n{told} --file-systems {' '.join(kinds)} --uses {' '.join(a.uses)}")

@@ -7,6 +7,7 @@ judged of the files that are left.
 
 from __future__ import annotations
 
+import json
 import mmap
 import random
 import struct
@@ -321,16 +322,16 @@ USES: dict[str, Use] = {
 HONEST = tuple(use for use in USES if use != LIAR)
 
 
-def judge_all(top: Path, bounds: dict[str, Bounds]) -> int:
-    """How many records were in the logs of these uses."""
-    count = 0
+def judge_all(top: Path, bounds: dict[str, Bounds]) -> dict[str, int]:
+    """How many records were in the log of each of these uses."""
+    counts = {}
     for use, bound in bounds.items():
         try:
-            count += USES[use].judge(top / use, bound)
+            counts[use] = USES[use].judge(top / use, bound)
         except Exception as error:
             error.add_note(f"use: {use}")
             raise
-    return count
+    return counts
 
 
 def main() -> None:
@@ -341,7 +342,7 @@ def main() -> None:
     else:
         noted = {use: (before, after) for use, before, after in zip(*[iter(rest[1:])] * 3, strict=True)}
         bounds = {use: Bounds(*(Noted(bytes.fromhex(n)) for n in both)) for use, both in noted.items()}
-        print(judge_all(Path(rest[0]), bounds))
+        print(json.dumps(judge_all(Path(rest[0]), bounds)))
 
 
 if __name__ == "__main__":
