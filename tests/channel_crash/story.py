@@ -42,7 +42,9 @@ class Story:
         self.rng = random.Random(seed)
         self.options = {"segment_bytes": SEGMENT_BYTES, **options}
         self.sent: list[bytes] = []
-        self.sending: list[bytes] = []  # under way: they may be there, all or none
+        self.sending: list[
+            bytes
+        ] = []  # under way: they may be there, all or none; and before them what has failed and is there
         self.ends = {0}  # where it may end: no batch is cut in two
         self.readers: dict[str, Reader] = {}
         self._ids: Iterator[int] = iter(range(1 << 30))
@@ -101,15 +103,35 @@ class Story:
 
     def send(self, size: int) -> None:
         assert self._tx is not None
-        self.sending = [payload(len(self.sent), size)]
-        self._tx.send(self.sending[0])
+        failed = self._failed()
+        new = payload(len(self.sent) + len(failed), size)
+        self.sending = [*failed, new]
+        self._tx.send(new)
         self._is_sent()
 
     def send_many(self, sizes: list[int]) -> None:
         assert self._tx is not None
-        self.sending = [payload(len(self.sent) + i, size) for i, size in enumerate(sizes)]
-        self._tx.send_many(self.sending)
+        failed = self._failed()
+        new = [payload(len(self.sent) + len(failed) + i, size) for i, size in enumerate(sizes)]
+        self.sending = [*failed, *new]
+        self._tx.send_many(new)
         self._is_sent()
+
+    def _failed(self) -> list[bytes]:
+        """Of what was sent and not acknowledged, what is there; the next that is acknowledged puts it on the disk, too."""
+        if not self.sending:
+            return []
+        ends = offsets([*self.sent, *self.sending])
+        there = ends.index(self.ch.stats().write_offset)
+        assert there in {*self.ends, len(ends) - 1}, "a batch is there whole or not at all"
+        self.ends.add(there)
+        return self.sending[: there - len(self.sent)]
+
+    def look(self) -> None:
+        """A receiver of its own sees all that was acknowledged, and all or nothing of what was not."""
+        got = messages(self.ch)
+        first = offsets(self.sent).index(self.ch.stats().first_offset)
+        assert got in (self.sent[first:], [*self.sent, *self.sending][first:])
 
     def _send(self) -> None:
         self.send(self.rng.choice(SIZES))
@@ -240,7 +262,8 @@ class Story:
             assert got == everything[first:end]
             assert ch.stats().write_offset == offsets(everything)[end]
             if strict:
-                assert end in (len(self.sent), len(everything))
+                assert end >= len(self.sent)
+                assert end in self.ends or end == len(everything)
             else:
                 assert end in self.ends or end == len(everything)
             receivers = self._judge_readers(ch, everything, end, strict)

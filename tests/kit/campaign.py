@@ -25,8 +25,8 @@ from tests.queue.crash import Yard, open_yard
 from tests.torture_table import Row, add
 
 _OPS = 3
-_LONG = 20  # operations of a random workload
-_LONG_STATES = 200
+_LONG = 30  # operations of a random workload
+_LONG_STATES = 100  # and as many kills, and cuts of the recovery
 _SHOWN = 3
 _TELL_S = 30
 
@@ -175,9 +175,26 @@ def _one(
 
 def _long(yard: Yard, use: str, a: argparse.Namespace) -> Iterator[Case]:
     rng = random.Random(f"{a.seed} {use}")
-    for _ in range(max(1, a.sample // 100)):
-        ops = tuple(rng.choices((*USES[use].ops, *USES[use].at_end), k=_LONG))
-        yield lambda saw, ops=ops: try_workload(yard, use, ops, a.seed, _LONG_STATES, saw=saw)  # type: ignore[misc]
+    for _ in range(max(1, a.sample // 30)):
+        ops = by_chance(use, rng)
+        yield lambda saw, ops=ops: try_workload(  # type: ignore[misc]
+            yard,
+            use,
+            ops,
+            a.seed,
+            _LONG_STATES,
+            most_kills=_LONG_STATES,
+            during_recovery=1,
+            most_cuts=_LONG_STATES,
+            saw=saw,
+        )
+
+
+def by_chance(use: str, rng: random.Random) -> tuple[str, ...]:
+    """Many operations."""
+    kind = USES[use]
+    ops = (*kind.ops, *kind.at_end)
+    return tuple(rng.choices(ops, [1 if op in kind.rarely else 3 for op in ops], k=_LONG))
 
 
 def _faults(yard: Yard, use: str, kind: str) -> Iterator[Case]:

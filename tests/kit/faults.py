@@ -80,9 +80,16 @@ def _states(moment: Moment, rng: random.Random) -> Iterator[State]:
 
 
 def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
-    """What was promised at the end, and the moments after each operation since the fault."""
+    """What was promised at the end, and the moments after each operation since the fault. One that fails once is tried again, and then
+    succeeds; but after a failed sync nothing does until the log is opened anew."""
     told, moments = None, []
     with recorded(made.path.parent, made.now) as recording, failing(fault) as failed:
+
+        def after(op: str) -> None:
+            if failed.failed:
+                recording.moment(op)
+                moments.append(recording.moments[-1])
+
         is_open = poisoned = knows = False  # that a sync failed, and that somebody was told
         try:
             for op in ("open", *made.long):
@@ -97,19 +104,23 @@ def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
                     poisoned |= isinstance(error, SyncFailed)
                     knows |= isinstance(error, SyncFailed) and op not in made.background
                     is_open &= op != "reopen"  # closing lets go, whatever it has to say
-                    if not is_open or not made.goes_on:
+                    if is_open and fault.kind != "EMFILE":  # a reader needs to open a file
+                        made.read()
+                    tried_again = not fault.for_good and not (is_open and poisoned)
+                    if tried_again:
+                        after(f"{op}, which failed")
+                        _do_again(made, op if is_open else "open", error)
+                        poisoned, knows = (poisoned, knows) if is_open else (False, False)
+                        is_open = True
+                    elif not is_open or not made.goes_on:
                         told = _told(made, *before)
                         if is_open and poisoned:
                             _succeeds_no_more(made)
                         break
-                    if fault.kind != "EMFILE":  # a reader needs to open a file
-                        made.read()
                 else:
                     must(not (poisoned and op in made.durable), "a failed sync is not followed by a success", op)
                     poisoned, knows = (poisoned, knows) if op != "reopen" else (False, False)
-                if failed.failed:
-                    recording.moment(op)
-                    moments.append(recording.moments[-1])
+                after(op)
         finally:
             before = made.now(), knows
             if is_open:
@@ -118,6 +129,13 @@ def _run(made: Use, fault: Fault) -> tuple[Any, list[Moment]]:
         told = _told(made, *before) if told is None else told
         recording.moment("close")
     return told, [*moments, replace(recording.moments[-1], note=told)]
+
+
+def _do_again(made: Use, op: str, failed: PenstockError) -> None:
+    try:
+        made.do(op)
+    except PenstockError as error:
+        raise Broken(f"what has failed once can be done again: {op}: {error!r}, after {failed!r}") from error
 
 
 def _told(made: Use, before: Any, knows: bool) -> Any:

@@ -16,7 +16,7 @@ from tests.kit.faults import faults, try_fault
 from tests.kit.uses import USES
 from tests.queue.crash import Yard
 
-EVERY = 97
+EVERY = 149
 
 
 @pytest.mark.parametrize("use", USES)

@@ -15,7 +15,7 @@ import pytest
 from penstock import channel, journal
 from penstock.kernel.reference import buffered as buffered_kernel
 from penstock.kernel.reference import writer
-from penstock.storage import buffered, companion, files, growing, log, recovery, sealing, span, syncing
+from penstock.storage import buffered, companion, files, growing, log, packing, recovery, sealing, shrink, span, syncing
 from penstock.storage.control import Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory
@@ -26,7 +26,7 @@ from penstock.storage.segment import Format, SegmentPaths
 from tests.kit import campaign
 from tests.kit.driver import Tried, try_workload
 from tests.kit.faults import faults, try_fault
-from tests.kit.uses import QueueUse
+from tests.kit.uses import USES, QueueUse
 from tests.queue.crash import Yard
 
 SEED = 1
@@ -198,6 +198,19 @@ def sync_no_other_manifest(patch: Patch) -> None:
     patch.setattr(Manifest, "sync", sync)
 
 
+class _NeverSyncing:
+    """The functions of `files`, of which none puts anything on the disk."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda what: None) if name in ("sync", "sync_directory") else getattr(files, name)
+
+
+def compress_unsynced(patch: Patch) -> None:
+    """The plain file of a compressed segment goes before that is on the disk."""
+    for module in (packing, shrink):
+        patch.setattr(module, "files", _NeverSyncing())
+
+
 def crashes(yard: Yard, use: str, *workloads: Sequence[str]) -> Tried:
     """Until something is found."""
     found = Tried()
@@ -255,6 +268,7 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "sync no slot": (sync_no_slot, lambda yard: crashes(yard, "channel", ["send", "receive", "anew"])),
     "forget unsynced": (forget_unsynced, lambda yard: crashes(yard, "channel", ["send", "receive", "anew"])),
     "sync no other manifest": (sync_no_other_manifest, lambda yard: failed_syncs(yard, "queue", 30)),
+    "compress unsynced": (compress_unsynced, lambda yard: crashes(yard, "channel", USES["channel"].long)),
     "settle unsynced": (settle_unsynced, lambda yard: second_crashes(yard, "sink", ["batch"])),
 }
 

@@ -6,6 +6,7 @@ by what had been promised then. Judging opens what is left, compares, appends, c
 
 from __future__ import annotations
 
+import itertools
 import traceback
 import warnings
 from abc import ABC, abstractmethod
@@ -18,12 +19,16 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 
 from penstock import (
+    DiskFull,
+    Flush,
     Journal,
+    LogClosed,
     PenstockError,
     Queue,
     Recovery,
     RecoveryUnfinished,
     Retention,
+    StorageFailed,
     Topics,
     journal,
     kernel,
@@ -77,11 +82,17 @@ class Use(ABC):
 
     name: ClassVar[str]
     ops: ClassVar[tuple[str, ...]]
-    long: ClassVar[tuple[str, ...]]  # a workload that does everything: rolls, compresses, retires, commits, closes
+    appends: ClassVar[tuple[str, ...]] = ()  # operations that add records
+    long: ClassVar[
+        tuple[str, ...]
+    ]  # a workload that does everything there is: tests/kit/test_states.py says what that is
     at_end: ClassVar[tuple[str, ...]] = ()  # operations that come last in a short workload, or among many
+    rarely: ClassVar[
+        tuple[str, ...]
+    ] = ()  # operations of which a random workload has fewer than of others, or it would come to little
     durable: ClassVar[tuple[str, ...]] = ()  # operations that say that something is on the disk
     background: ClassVar[tuple[str, ...]] = ("work",)  # operations of a thread that tells nobody what has failed
-    goes_on: ClassVar[bool] = False  # after an operation that failed it is known what is there, so others may follow
+    goes_on: ClassVar[bool] = False  # after an operation that failed others may follow, even if it is not tried again
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,7 +115,7 @@ class Use(ABC):
     def close(self) -> None: ...
 
     def read(self) -> None:  # noqa: B027
-        """Readers go on, whatever has failed. Where it does not go on, judging reads everything."""
+        """Readers go on, whatever has failed; where there is none that could, judging reads everything."""
 
     @classmethod
     def recover(cls, path: Path) -> None:
@@ -191,6 +202,8 @@ class Records(Use):
     def _appending(
         self, sizes: list[int], act: Callable[[list[bytes]], None], made: Callable[[int, int], bytes] = payload
     ) -> None:
+        if self.told.doing:
+            self._look_at_failed()
         new = [made(len(self.told.sent) + i, size) for i, size in enumerate(sizes)]
         failed = (*self.told.failed, self.told.doing) if self.told.doing else self.told.failed
         self._say(doing=tuple(new), failed=failed)
@@ -198,6 +211,9 @@ class Records(Use):
         sent = (*self.told.sent, *new)
         durable = len(sent) if self.waits else self.told.durable
         self._say(sent=sent, doing=(), failed=(), ends=self.told.ends | {len(sent)}, durable=durable)
+
+    def _look_at_failed(self) -> None:
+        """Of what was not acknowledged nothing is there, and only a power cut may bring it back."""
 
     def _retiring(self, act: Callable[[], None]) -> None:
         """Without a reader nothing holds anything back."""
@@ -240,6 +256,8 @@ class Records(Use):
         place = found.place
         if boot == "new":
             may = {min(p, end) if p is not None else None for p in told.places}
+            # One whose last commits are undone, and who has committed since where he stood: at the first that is left.
+            may |= {found.first} if any(p is not None and p < found.first for p in may) else set()
         else:
             may = {told.place} | ({told.committing} if told.committing is not None else set())
         must(place in may, "the reader stands where it was committed", place, may)
@@ -253,6 +271,7 @@ class Records(Use):
 class QueueUse(Records):
     name = "queue"
     ops = ("append", "batch", "span", "sync", "work", "commit", "reopen")
+    appends = ("append", "batch", "span")
     long = (
         *("append", "batch", "sync", "commit", "span", "work", "append", "sync", "commit", "work"),
         *("batch", "reopen", "batch", "span", "work", "commit", "work"),
@@ -261,6 +280,15 @@ class QueueUse(Records):
     waits = False
     durable = ("sync",)
     goes_on = True
+    flush: ClassVar[Flush] = Flush.none()
+
+    def now(self) -> Told:
+        """What it says that is durable is so, at any moment."""
+        durable = self.told.durable
+        if hasattr(self, "q"):
+            with suppress(LogClosed):
+                durable = max(durable, self.q.durable_sequence)
+        return replace(self.told, durable=durable)
 
     def read(self) -> None:
         with self.q.tailer() as tailer:
@@ -269,9 +297,9 @@ class QueueUse(Records):
         must(got == every[first : first + len(got)], "readers see an exact prefix", got, every)
         must(first + len(got) >= len(self.told.sent), "readers see all that was appended", got)
 
-    @staticmethod
-    def _open(path: Path) -> Queue:
-        return Queue(path, file_size=FILE_SIZE, index_interval=FEWER, retention=Retention(max_bytes=1))
+    @classmethod
+    def _open(cls, path: Path) -> Queue:
+        return Queue(path, file_size=FILE_SIZE, index_interval=FEWER, flush=cls.flush, retention=Retention(max_bytes=1))
 
     def open(self) -> None:
         self.q = self._open(self.path)
@@ -328,9 +356,57 @@ class QueueUse(Records):
         return found
 
 
+class QueueEachUse(QueueUse):
+    """Each append that returned is durable. One whose sync failed, or could not be tried, may be there all the same."""
+
+    name = "queue-each"
+    ops = ("append", "work", "reopen")
+    at_end = ("batch", "commit")
+    long = (
+        "append",
+        "batch",
+        "commit",
+        "span",
+        "append",
+        "work",
+        "commit",
+        "work",
+        "batch",
+        "reopen",
+        "span",
+        "append",
+    )
+    waits = True
+    durable = ("append", "batch", "span")
+    flush = Flush.each()
+
+    def _look_at_failed(self) -> None:
+        there = self.q.next_sequence - len(self.told.sent)
+        must(there in (0, len(self.told.doing)), "batches are whole or absent", there, self.told)
+        if there:
+            sent = (*self.told.sent, *self.told.doing)
+            self._say(sent=sent, doing=(), ends=self.told.ends | {len(sent)})
+
+
+class QueueBatchUse(QueueUse):
+    """The background syncs, and what is durable is told by `durable_sequence` alone."""
+
+    name = "queue-batch"
+    ops = ("append", "work", "reopen")
+    at_end = ("batch", "commit")
+    long = ("append", "batch", "work", "span", "work", "append", "commit", "work", "batch", "reopen", "append", "work")
+    durable = ()
+    flush = Flush.batch(bytes=1)
+
+    def work(self) -> None:
+        super().work()
+        must(self.q.durable_sequence == self.q.next_sequence, "the background has synced all", self.q.durable_sequence)
+
+
 class TopicUse(Records):
     name = "topic"
     ops = ("publish", "empty", "many", "commit", "work", "reopen")
+    appends = ("publish", "empty", "many")
     long = (  # a commit comes again at once: after one that failed nothing else has synced what it made
         *("publish", "many", "commit", "commit", "empty", "work", "many", "publish", "commit", "work", "many"),
         *("reopen", "publish"),
@@ -422,11 +498,37 @@ class TopicUse(Records):
 class ChannelUse(Use):
     name = "channel"
     ops = ("send", "send_many", "receive", "acknowledge", "work", "reopen")
+    appends = ("send", "send_many")
     at_end = ("anew",)
-    long = (
-        *("send_many", "receive", "send", "acknowledge", "send_many", "work", "receive", "acknowledge", "work"),
-        *("send", "anew", "reopen", "send", "receive"),
+    long = (  # two segments are compressed, and all readers pass the first one only after that
+        *(
+            "send",
+            "send",
+            "send_many",
+            "work",
+            "receive",
+            "acknowledge",
+            "send",
+            "send",
+            "work",
+            "receive",
+            "acknowledge",
+        ),
+        *(
+            "receive",
+            "acknowledge",
+            "receive",
+            "acknowledge",
+            "work",
+            "send",
+            "anew",
+            "reopen",
+            "work",
+            "receive",
+            "send",
+        ),
     )
+    rarely = ("send_many", "anew", "reopen")
     durable = ("send", "send_many")
     _options: ClassVar[dict[str, Any]] = {"crash_consistent": True, "compression": "zstd"}
 
@@ -441,9 +543,9 @@ class ChannelUse(Use):
         self.story._ch = None
         try:
             self.story.open()
-            if not self.story.readers:
-                self.story.new_reader("ada", ack=False)
-                self.story.new_reader("bob", ack=True)
+            for name, ack in (("ada", False), ("bob", True)):
+                if name not in self.story.readers:
+                    self.story.new_reader(name, ack=ack)
         except BaseException:
             if self.story._ch is not None:
                 with suppress(PenstockError):
@@ -452,6 +554,12 @@ class ChannelUse(Use):
 
     def close(self) -> None:
         self.story.close()
+
+    def read(self) -> None:
+        try:
+            self.story.look()
+        except (DiskFull, StorageFailed) as error:  # what is compressed is inflated into a file
+            must(any(self.path.glob("*.z")), "readers go on", error)
 
     def send(self) -> None:
         self.story.send(160)  # the third goes to a new file
@@ -474,7 +582,8 @@ class ChannelUse(Use):
 
     def anew(self) -> None:
         """A reader goes, and one of its name comes, who has its slot and yet begins with the earliest message."""
-        self.story.forget("ada")
+        if "ada" in self.story.readers:  # else it was forgotten, and then something failed
+            self.story.forget("ada")
         self.story.new_reader("ada", ack=False)
 
     @classmethod
@@ -523,23 +632,27 @@ def pairs(lines: Iterable[Line]) -> list[tuple[bytes, int]]:
 
 @dataclass(frozen=True)
 class Lines:
-    """What a walk may give: what it would before the operation under way, and after it. Of a batch that was not acknowledged there may be
-    a part, where frames have no checksum that could tell."""
+    """What a walk may give. That is one thing, but while an operation is under way, and after one that has failed: then it may be as
+    before, or as after it. Of a batch that was not acknowledged there may be a part, where frames have no checksum that could tell."""
 
-    before: Given = ()
-    after: Given = ()
-    between: Given | None = None  # when a walk's end is half done: complete groups go first
-    beside: tuple[Given, ...] = ()  # while what is walked over is appended again
+    ways: tuple[Given, ...] = ((),)
 
     def may_be(self, found: list[tuple[bytes, int]]) -> bool:
-        parts = [self.after[:n] for n in range(len(self.before), len(self.after))]
-        ways = [self.before, self.after, *parts, *self.beside, *([] if self.between is None else [self.between])]
-        return found in map(pairs, ways)
+        return found in map(pairs, self.ways)
+
+    def each(self, *become: Callable[[Given], Iterable[Given]]) -> Lines:
+        """What may be there when each of these may have come of it."""
+        return Lines(tuple(dict.fromkeys(way for was in self.ways for makes in become for way in makes(was))))
+
+
+def _left_open(lines: Given) -> Given:
+    return tuple(line for line in lines if line.left_open)
 
 
 class JournalUse(Use):
     name = "journal"
     ops = ("append", "many", "checkpoint", "check", "walk", "again", "reopen", "work")
+    appends = ("append", "many")
     long = (
         *("append", "many", "checkpoint", "append", "checkpoint", "check", "work", "many", "reopen", "append"),
         *("checkpoint", "walk", "append", "checkpoint", "check", "many", "work"),
@@ -556,16 +669,19 @@ class JournalUse(Use):
 
     def _doing(
         self,
-        after: Given,
+        after: Callable[[Given], Given],
         act: Callable[[], object],
-        between: Given | None = None,
+        between: Callable[[Given], Iterable[Given]] = lambda was: (),
     ) -> None:
-        self._lines = Lines(self._lines.after, after, between)
+        """What was there becomes what it is `after` that; when it is half done, it may be something in between."""
+        done = self._lines.each(lambda was: [after(was)])
+        self._lines = self._lines.each(lambda was: [was, after(was), *between(was)])
         act()
-        self._lines = Lines(after, after)
+        self._lines = done
 
     def open(self) -> None:
         self.j = Journal(self.path)
+        self._mark_left_open()
 
     def close(self) -> None:
         with warnings.catch_warnings():
@@ -576,8 +692,12 @@ class JournalUse(Use):
         new = [payload(self._made + i, size) for i, size in enumerate(sizes)]
         self._made += len(new)
         group = self.j.current + 1
-        after = (*self._lines.after, *(Line(p, group) for p in new))
-        self._doing(after, lambda: self.j.append_many(new).result())
+        lines = tuple(Line(p, group) for p in new)
+        self._doing(
+            lambda was: (*was, *lines),
+            lambda: self.j.append_many(new).result(),
+            lambda was: ((*was, *lines[:n]) for n in range(1, len(lines))),
+        )
 
     def append(self) -> None:
         self._append([40])
@@ -595,43 +715,58 @@ class JournalUse(Use):
     def check(self) -> None:
         if self.j.first_unchecked <= self.j.current:
             number = self.j.first_unchecked
-            after = tuple(line for line in self._lines.after if line.group > number or line.left_open)
-            self._doing(after, lambda: self.j.check().result())
+            self._doing(
+                lambda was: tuple(line for line in was if line.group > number or line.left_open),
+                lambda: self.j.check().result(),
+            )
 
     def reopen(self) -> None:
         self._in_new_session(linger_s=0.0)
 
-    def _in_new_session(self, linger_s: float) -> Given:
-        """What was there, and what of it is of groups that nobody has completed."""
+    def _in_new_session(self, linger_s: float) -> None:
         self.close()
         self.j = Journal(self.path, linger_s=linger_s)
-        now = tuple(
-            line._replace(left_open=line.left_open or line.group > self.j.current) for line in self._lines.after
+        self._mark_left_open()
+
+    def _mark_left_open(self) -> None:
+        """In a new session: the groups that nobody has completed."""
+        now = self.j.current
+        self._lines = self._lines.each(
+            lambda was: [tuple(line._replace(left_open=line.left_open or line.group > now) for line in was)]
         )
-        self._lines = Lines(now, now)
-        return tuple(line for line in now if line.left_open)
+
+    def _there(self) -> Given:
+        """In a new session: which of the ways it is."""
+        found = [(r.payload, r.group) for some in self.j._walk("raise", []) for r in some]
+        must(self._lines.may_be(found), "what was acknowledged, and no more", found, self._lines)
+        self._lines = Lines(tuple(way for way in self._lines.ways if pairs(way) == found))
+        return self._lines.ways[0]
 
     def walk(self) -> None:
         """In a new session: all that was there is read and goes."""
-        incomplete = self._in_new_session(linger_s=0.0)
-        had = pairs(self._lines.after)
+        self._in_new_session(linger_s=0.0)
+        had = pairs(self._there())
         walk = iter(self.j.recovered())
         got = [(r.payload, r.group) for r in (next(walk) for _ in had)]
         must(got == had, "a walk gives what is there", got, had)
-        self._doing((), lambda: list(walk), incomplete)
+        self._doing(lambda was: (), lambda: list(walk), lambda was: [_left_open(was)])  # complete groups go first
 
     def again(self) -> None:
         """The same, and each is appended again and not waited for: the walk's end does that, before what it went over goes."""
-        if not self._lines.after:
+        if not any(self._lines.ways):
             self.walk()
             return
-        incomplete = self._in_new_session(linger_s=LINGER_S)  # so that nothing is written before the walk's end
-        had = self._lines.after
-        new = tuple(Line(line.payload, self.j.current + 1) for line in had)
-        self._lines = Lines(had, new, (*incomplete, *new), tuple((*had, *new[:n]) for n in range(len(new) + 1)))
+        self._in_new_session(linger_s=LINGER_S)  # so that nothing is written before the walk's end
+        new = tuple(Line(line.payload, self.j.current + 1) for line in self._there())
+        self._doing(
+            lambda had: new,
+            self._walk_and_append,
+            lambda had: ((*_left_open(had), *new), *((*had, *new[:n]) for n in range(1, len(new) + 1))),
+        )
+
+    def _walk_and_append(self) -> None:
         for record in self.j.recovered():
             self.j.append(record.payload)
-        self._lines = Lines(new, new)
 
     def work(self) -> None:
         self.j._janitor.look_again()
@@ -703,13 +838,31 @@ class CursorsUse(Use):
     def close(self) -> None:
         self.q.close()
 
+    def read(self) -> None:
+        self._look_at_failed()
+        with self.q.tailer() as tailer:
+            must(len(list(tailer)) == self.q.next_sequence, "readers see all that was appended")
+
+    def _look_at_failed(self) -> None:
+        """A reader is where it was, or where it was to go."""
+        if self._told.doing:
+            who, to = self._told.doing
+            place = self.q.cursors().get(self._names[who])
+            must(place in (self._told.now[who], to), "a reader stands where it was committed", place, self._told)
+            self._told = self._stands(who, place)
+
+    def _stands(self, who: int, place: int | None) -> Places:
+        now = tuple(place if i == who else p for i, p in enumerate(self._told.now))
+        return Places(now, None, self._told.may)  # type: ignore[arg-type]
+
     def _going(self, who: int, to: int | None, act: Callable[[], None]) -> None:
         may = tuple(m | {to} if i == who else m for i, m in enumerate(self._told.may))
         self._told = replace(self._told, doing=(who, to), may=may)
         act()
-        self._told = Places(tuple(to if i == who else p for i, p in enumerate(self._told.now)), None, may)  # type: ignore[arg-type]
+        self._told = self._stands(who, to)
 
     def _commit(self, who: int, by: int) -> None:
+        self._look_at_failed()
         if self._told.now[who] is None:  # made by the tailer, at the oldest record
             self._going(who, 0, lambda: self.q.tailer(self._names[who]).close())
         with self.q.tailer(self._names[who]) as tailer:
@@ -727,6 +880,7 @@ class CursorsUse(Use):
         self._commit(1, 1)
 
     def forget(self) -> None:
+        self._look_at_failed()
         if self._told.now[0] is not None:
             self._going(0, None, lambda: self.q.forget(self._names[0]))
 
@@ -768,7 +922,8 @@ class SinkUse(Use):
 
     name = "sink"
     ops = ("batch", "again", "other", "reopen")
-    long = ("batch", "again", "batch", "other", "batch", "reopen", "again", "batch")
+    appends = ("batch", "other")
+    long = ("batch", "again", "batch", "other", "batch", "reopen", "again", "batch", "other", "batch")
     durable = ("batch",)
 
     def __init__(self, path: Path) -> None:
@@ -802,8 +957,12 @@ class SinkUse(Use):
 
     @classmethod
     def _parts(cls, number: int) -> list[list[bytes]]:
-        """What each task of a batch has."""
-        return [[payload(100 * number + i, size) for i, size in enumerate([700, 40, 900] if number % 2 else [60])]]
+        """What each task of a batch has: of the third batch more than there is still room for, and of the fourth more than a file holds. (With
+        all of that in short workloads their states could not be counted.)"""
+        sizes = [[[60]], [[700, 40], [900]], [[2400], [20]], [[4000], [100]]][number % 4]
+        made = _hollow if number % 4 > 1 else payload  # mostly zeros: fewer states
+        numbers = itertools.count(100 * number)
+        return [[made(next(numbers), size) for size in some] for some in sizes]
 
     @classmethod
     def _commit(cls, q: Any, number: int) -> bool:
@@ -811,9 +970,15 @@ class SinkUse(Use):
         parts = [bulk.Part(kernel.encode_many(log.fmt.SPEC, payloads), None) for payloads in cls._parts(number)]
         return Ledger(log).append("query", number, parts)
 
+    def read(self) -> None:
+        there = self._there(self.q)
+        ways = [self._payloads(range(self._told.done + more)) for more in range(self._told.doing + 1)]
+        must(there in ways, "readers see batches whole, and all that were acknowledged", there, *ways)
+
     def batch(self) -> None:
+        failed = self._told.doing  # so it may be there
         self._told = replace(self._told, doing=True)
-        must(self._commit(self.q, self._told.done), "a new batch is appended")
+        must(self._commit(self.q, self._told.done) or failed, "a new batch is appended")
         self._told = Batches(self._told.done + 1)
 
     def again(self) -> None:
@@ -858,6 +1023,7 @@ class TopicSinkUse(SinkUse):
     """To a topic, whose files grow: of a batch that came in part nothing may stay, or it would be there twice."""
 
     name = "topic-sink"
+    long = ("batch", "again", "batch", "other", "batch", "reopen", "again", "batch")
 
     @classmethod
     def _opened(cls, path: Path) -> Any:
@@ -867,6 +1033,14 @@ class TopicSinkUse(SinkUse):
     def _log(q: Any) -> Log:
         log: Log = q.topic("t")._part(0).log
         return log
+
+    def open(self) -> None:
+        super().open()
+        try:
+            self._log(self.q)  # opened when it is first asked for: readers need it, too
+        except BaseException:
+            self.q.close()
+            raise
 
     def other(self) -> None:
         self.q.topic("t").publish(b"other", partition=0).wait()
@@ -884,5 +1058,16 @@ class TopicSinkUse(SinkUse):
 
 
 USES: dict[str, type[Use]] = {
-    use.name: use for use in (QueueUse, ChannelUse, JournalUse, TopicUse, CursorsUse, SinkUse, TopicSinkUse)
+    use.name: use
+    for use in (
+        QueueUse,
+        QueueEachUse,
+        QueueBatchUse,
+        ChannelUse,
+        JournalUse,
+        TopicUse,
+        CursorsUse,
+        SinkUse,
+        TopicSinkUse,
+    )
 }
