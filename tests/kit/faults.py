@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from penstock import DiskFull, PenstockError, SyncFailed
+from penstock import DiskFull, NotSynced, PenstockError, SyncFailed
 from penstock.testing.crashes import Crash
 from penstock.testing.failing import KINDS, Fault, failing
 from penstock.testing.moment import Moment
@@ -148,7 +148,12 @@ def _says_what_and_where(op: str, error: PenstockError) -> None:
     if isinstance(error, OSError):
         must(error.errno and error.filename, "an error names the file, and says what happened to it", op, error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        must(not full or isinstance(error, DiskFull), "a full disk is told as one, and is no failed sync", op, error)
+        must(
+            not full or isinstance(error, DiskFull | NotSynced),
+            "a full disk is told as one, and is no failed sync",
+            op,
+            error,
+        )
         many = error.errno in (errno.EMFILE, errno.ENFILE)
         must(not (many and isinstance(error, SyncFailed)), "a sync that was not tried did not fail", op, error)
 

@@ -23,12 +23,14 @@ from penstock import (
     Flush,
     Journal,
     LogClosed,
+    NotSynced,
     PenstockError,
     Queue,
     Recovery,
     RecoveryUnfinished,
     Retention,
     StorageFailed,
+    SyncFailed,
     Topics,
     journal,
     kernel,
@@ -202,8 +204,6 @@ class Records(Use):
     def _appending(
         self, sizes: list[int], act: Callable[[list[bytes]], None], made: Callable[[int, int], bytes] = payload
     ) -> None:
-        if self.told.doing:
-            self._look_at_failed()
         new = [made(len(self.told.sent) + i, size) for i, size in enumerate(sizes)]
         failed = (*self.told.failed, self.told.doing) if self.told.doing else self.told.failed
         self._say(doing=tuple(new), failed=failed)
@@ -211,9 +211,6 @@ class Records(Use):
         sent = (*self.told.sent, *new)
         durable = len(sent) if self.waits else self.told.durable
         self._say(sent=sent, doing=(), failed=(), ends=self.told.ends | {len(sent)}, durable=durable)
-
-    def _look_at_failed(self) -> None:
-        """Of what was not acknowledged nothing is there, and only a power cut may bring it back."""
 
     def _retiring(self, act: Callable[[], None]) -> None:
         """Without a reader nothing holds anything back."""
@@ -357,7 +354,7 @@ class QueueUse(Records):
 
 
 class QueueEachUse(QueueUse):
-    """Each append that returned is durable. One whose sync failed, or could not be tried, may be there all the same."""
+    """Each append that returned is durable. One whose sync failed, or could not be tried, says that it is there all the same."""
 
     name = "queue-each"
     ops = ("append", "work", "reopen")
@@ -380,12 +377,19 @@ class QueueEachUse(QueueUse):
     durable = ("append", "batch", "span")
     flush = Flush.each()
 
-    def _look_at_failed(self) -> None:
-        there = self.q.next_sequence - len(self.told.sent)
-        must(there in (0, len(self.told.doing)), "batches are whole or absent", there, self.told)
-        if there:
-            sent = (*self.told.sent, *self.told.doing)
-            self._say(sent=sent, doing=(), ends=self.told.ends | {len(sent)})
+    def _appending(
+        self, sizes: list[int], act: Callable[[list[bytes]], None], made: Callable[[int, int], bytes] = payload
+    ) -> None:
+        try:
+            super()._appending(sizes, act, made)
+        except PenstockError as error:
+            said = error.appended if isinstance(error, NotSynced | SyncFailed) else range(0)
+            now = range(len(self.told.sent), self.q.next_sequence)
+            must(said == now, "what fails says whether it was appended", said, now, error)
+            if said:
+                sent = (*self.told.sent, *self.told.doing)
+                self._say(sent=sent, doing=(), ends=self.told.ends | {len(sent)})
+            raise
 
 
 class QueueBatchUse(QueueUse):
