@@ -93,14 +93,14 @@ def test_a_screen_that_ends_by_a_key(live: Live, terminal: Callable[..., Termina
     shown = terminal("top", live.path("queue"), "--interval", "0.1")
     shown.until("records/s")
     assert "\x1b[?1049h" in shown.shown  # a screen of its own
-    frames = shown.shown.count("1 logs")
+    frames = shown.shown.count("1 log")
     live.append("queue", "y")
-    while shown.shown.count("1 logs") < frames + 3:
+    while shown.shown.count("1 log") < frames + 3:
         shown._read(0.5)
     shown.type(key)
     assert shown.ended() == 0
     assert "\x1b[?1049l" in shown.shown
-    assert "\x1b[2J" not in shown.shown.split("1 logs", 1)[1]  # it is written over, not wiped: no flicker
+    assert "\x1b[2J" not in shown.shown.split("1 log", 1)[1]  # it is written over, not wiped: no flicker
     assert "Traceback" not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.shown)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -324,7 +325,8 @@ class Alarm(Exception):
 def alarm(
     handler: Callable[[], object], *, to_main: bool = True, when: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """A while after this was entered, and then, a signal comes to the main thread or to another; its handler is called."""
+    """A while after this was entered, and then, a signal comes to the main thread or to another; its handler is called. The collector is
+    kept away: what is raised in one of its callbacks, which hypothesis has, is lost."""
     begun, main = threading.Event(), threading.get_ident()
 
     def send() -> None:
@@ -335,10 +337,12 @@ def alarm(
     sender = threading.Thread(target=send)
     sender.start()
     old = signal.signal(signal.SIGUSR1, lambda *_: handler())
+    gc.disable()
     try:
         begun.set()
         yield
     finally:
+        gc.enable()
         sender.join()
         signal.signal(signal.SIGUSR1, old)
 

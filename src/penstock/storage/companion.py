@@ -113,4 +113,4 @@ class Times:
                 low = middle + 1
             else:
                 high = known
-        return low if low < known_to else count
+        return low if low < known_to or us <= 0 else count
