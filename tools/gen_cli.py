@@ -1,7 +1,6 @@
 """Write docs/cli.md: the reference of every command, from what the commands say of themselves.
 
-    python tools/gen_cli.py            write the page
-    python tools/gen_cli.py --check    exit 1 if the page in the repository differs
+    python tools/gen_cli.py
 
 A command is a function: its docstring is the text, and the annotations of its parameters are its arguments and options. So the page
 does not depend on how a version of typer lays out its help.
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import UnionType
@@ -40,17 +38,6 @@ beside whoever writes it. Results go to stdout, everything else to stderr; long 
 | 2 | it was used in a wrong way: an unknown option, no log at that path |
 | 130 | `append` was interrupted by Ctrl-C: what was read until then is appended |
 """
-
-
-def main() -> int:
-    made = page()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text(encoding="utf-8") == made:
-            return 0
-        print(f"{PAGE} is not what the commands say; run python tools/gen_cli.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(made, encoding="utf-8")
-    return 0
 
 
 def page() -> str:
@@ -141,4 +128,4 @@ def marked(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(page(), encoding="utf-8")
