@@ -63,6 +63,9 @@ class Failure(NamedTuple):
     told: str
     use: str | None
 
+    def __str__(self) -> str:
+        return self.told
+
 
 class Workers:
     """A process for each use."""
@@ -198,7 +201,7 @@ def main() -> int:
         torture_table.add(Row("a process", "power cut", failed[None], failed[None], 0))
     print(f"{'failures':24}{len(result.failures)}")
     for failure in result.failures:
-        print(f"\n{failure.told}")
+        print(f"\n{failure}")
     if result.failures:
         told = again("tests.power.campaign", snapshots=a.snapshots, seed=a.seed)
         print(f"\n{told} --file-systems {' '.join(kinds)} --uses {' '.join(a.uses)}")

@@ -22,7 +22,7 @@ def test_what_was_promised_survives_a_power_cut() -> None:
     """Of all together, and of the first one alone."""
     result = campaign(2, seed=1, kinds=["ext4"])
     told = again("tests.power.campaign", snapshots=2, seed=1, file_systems="ext4")
-    assert not result.failures, f"{result.failures[0].told}\n{told}"
+    assert not result.failures, f"{result.failures[0]}\n{told}"
     assert (result.cuts, result.logs) == (2, Counter([*HONEST, HONEST[0]]))
     assert result.checked.total() > 1000
 
