@@ -36,6 +36,7 @@ from tests.topic.conftest import (
     held_up,
     messages,
     open_topics,
+    part_of,
     payload,
     segment,
     segments,
@@ -561,6 +562,7 @@ def test_sendfile_where_there_is_one(path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_segment_that_retention_was_faster_with(path: Path) -> None:
     with filled(path, 100) as logs:
         t = logs.topic("t")
+        part_of(t).log.seal_finished()  # else the background may miss it
         segment(t.path, 0, 1).unlink()
         ours, theirs = socket.socketpair()
         with ours, theirs, pytest.raises(InvalidOffset, match="was just removed"):
