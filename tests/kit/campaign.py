@@ -20,7 +20,8 @@ from penstock.testing.failing import KINDS, Fault
 from tests.kit import limit
 from tests.kit.driver import Saw, Tried, try_workload, workloads
 from tests.kit.faults import faults, try_fault
-from tests.kit.uses import USES, small
+from tests.kit.uses import USES
+from tests.kit.uses.scale import small
 from tests.queue.crash import Yard, open_yard
 from tests.torture_table import Row, add
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kit.uses import small
+from tests.kit.uses.scale import small
 from tests.queue.crash import Yard, open_yard
 
 

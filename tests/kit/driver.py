@@ -17,7 +17,8 @@ from penstock.testing.crashes import Crash, kills, power_cuts
 from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
 from tests.kit.limit import case
-from tests.kit.uses import USES, Use
+from tests.kit.uses import USES
+from tests.kit.uses.base import Use
 from tests.queue.crash import Yard
 
 _NOW_NS = 1_790_000_000 * 10**9  # the same for all: what comes to the same bytes is looked at once

@@ -21,7 +21,8 @@ from penstock.testing.recording import recorded
 from penstock.testing.state import State
 from tests.kit.driver import Tried, is_new, judge
 from tests.kit.limit import case
-from tests.kit.uses import USES, Broken, Use, must
+from tests.kit.uses import USES
+from tests.kit.uses.base import Broken, Use, must
 from tests.queue.crash import Yard
 
 

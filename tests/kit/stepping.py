@@ -24,7 +24,9 @@ from typing import Any, Final
 from penstock import kernel
 from penstock.storage import files
 from penstock.testing.state import State
-from tests.kit.uses import USES, Use, small
+from tests.kit.uses import USES
+from tests.kit.uses.base import Use
+from tests.kit.uses.scale import small
 from tests.queue.crash import Yard, open_yard
 from tests.support import until
 

@@ -14,7 +14,7 @@ from tests.kit.limit import case
 HANGS = """
 import time
 from tests.kit import campaign, limit
-from tests.kit.uses import SinkUse
+from tests.kit.uses.sinks import SinkUse
 def hang(*_):
     time.sleep(60)
 limit.CASE_S = 3.0

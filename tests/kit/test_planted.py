@@ -26,7 +26,8 @@ from penstock.storage.segment import Format, SegmentPaths
 from tests.kit import campaign
 from tests.kit.driver import Tried, try_workload
 from tests.kit.faults import faults, try_fault
-from tests.kit.uses import USES, QueueUse
+from tests.kit.uses import USES
+from tests.kit.uses.queues import QueueUse
 from tests.queue.crash import Yard
 
 SEED = 1

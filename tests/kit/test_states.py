@@ -216,7 +216,7 @@ def test_nor_where_frames_do_not_prove_themselves(
     yard: Yard, use: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """A record that nobody was promised, with zeros in it, is not given: a block of nothing but zeros was never written."""
-    monkeypatch.setattr("tests.kit.uses.SEGMENT_BYTES", 2500)
+    monkeypatch.setattr("tests.kit.uses.scale.SEGMENT_BYTES", 2500)
     monkeypatch.setattr("penstock.journal.MAX_FILE_BYTES", 2500)
     ops, again = ["larger", "larger"], _again(request)
     tried = try_workload(yard, use, ops, SEED, 300, lengths_in_order=False, done=0, again=again)
@@ -227,7 +227,7 @@ def test_nor_where_frames_do_not_prove_themselves(
 @pytest.mark.parametrize(("use", "cases"), [("topic", 120), ("journal", 70)])
 def test_a_write_that_is_torn_is_cut(yard: Yard, use: str, cases: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every state: of a record of more than a sector its first sectors may be there, and the file be no longer."""
-    monkeypatch.setattr("tests.kit.uses.SEGMENT_BYTES", 2500)
+    monkeypatch.setattr("tests.kit.uses.scale.SEGMENT_BYTES", 2500)
     monkeypatch.setattr("penstock.journal.MAX_FILE_BYTES", 2500)
     tried = try_workload(yard, use, ["larger", "larger"], SEED, 1 << 20, done=1)
     assert not tried.failures, tried.failures[0]
