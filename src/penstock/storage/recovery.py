@@ -425,8 +425,8 @@ class Opening:
                 count = done.end.sequence - seg.base
                 files.replace(seg.paths.index, index.pack(self.interval, seg.base, count, done.points))
             if not exact:
-                self._cut_times(last, found.end.sequence - last.base)
                 self._cut_tail(last, found.end.position)
+                self._cut_times(last, found.end.sequence - last.base)  # last: of a torn batch they alone say that it is
             for segment in segments:
                 if segment not in kept:
                     self.set_aside(segment)
