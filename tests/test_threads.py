@@ -194,7 +194,8 @@ def test_a_channel(path: Path, compression: Any) -> None:
         check_order(more, sending.done)
         if "three" in ch.stats().receivers:
             ch.forget("three")
-        until(lambda: ch.stats().segments == 1, "all but the last are removed")
+        while (left := ch.stats().segments) > 1:  # senders may have been thousands ahead
+            until(lambda left=left: ch.stats().segments < left, "all but the last are removed")
 
 
 def test_a_topic(path: Path) -> None:

@@ -638,8 +638,11 @@ class Channel(AsyncClosable, Generic[T]):
                 break
         else:
             self._watch(NEVER)
-        if self._method is not None:
-            compress_sealed(log, self._method)
+        janitor = self._janitor
+        if self._method is not None and janitor is not None:
+            compress_sealed(log, self._method, lambda: janitor.is_wanted)
+            if janitor.is_wanted:  # by rolls, removals or the close, none of which waits for all to be compressed
+                janitor.look_again()
 
     def _watch(self, offset: int) -> None:
         """Have receivers tell when they reach an offset that they have not passed yet."""

@@ -469,6 +469,65 @@ def test_a_full_disk_while_compressing_leaves_everything_as_it_is(path: Path, mo
         assert rx.recv_many(100) == SENT[50:100]
 
 
+class Slowly:
+    """Compressing where each segment takes until it is let go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self._go_on, pack = threading.Semaphore(0), threading.Semaphore(0), packing.pack
+
+        def slowly(*args: Any) -> None:
+            self.begun.release()
+            assert self._go_on.acquire(timeout=60)
+            pack(*args)
+
+        monkeypatch.setattr(packing, "pack", slowly)
+
+    def one_begins(self) -> None:
+        assert self.begun.acquire(timeout=60)
+
+    def it_ends(self) -> None:
+        self._go_on.release()
+
+
+def test_what_all_have_passed_is_removed_though_others_are_still_to_be_compressed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Channel(path, segment_bytes=100) as ch:
+        ch.rx("reader")
+        send(ch, SENT)
+    slowly = Slowly(monkeypatch)
+    with Channel[bytes](path, segment_bytes=100, compression="zstd") as ch:
+        receiver = ch.rx("reader")
+        slowly.one_begins()
+        assert receiver.recv_many(len(SENT)) == SENT
+        slowly.it_ends()
+        until(lambda: ch.stats().segments == 1, "all but the last are removed")
+        assert not slowly.begun.acquire(blocking=False), "what is removed is not compressed before"
+
+
+def test_a_close_waits_for_one_to_be_compressed_and_the_next_opening_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Channel(path, segment_bytes=100) as ch:
+        ch.rx("reader")
+        send(ch, SENT)
+    with monkeypatch.context() as meanwhile:
+        slowly = Slowly(meanwhile)
+        ch = Channel[bytes](path, segment_bytes=100, compression="zstd")
+        slowly.one_begins()
+        janitor, closing = ch._janitor, threading.Thread(target=ch.close)
+        assert janitor is not None
+        closing.start()
+        until(lambda: janitor._stopping, "it is told to stop")
+        slowly.it_ends()
+        closing.join(60)
+        assert not closing.is_alive()
+    assert packed(path) == {0}
+    with Channel[bytes](path, segment_bytes=100, compression="zstd") as ch:
+        until(lambda: len(plain(path)) == 1, "all but the last are compressed")
+        assert ch.rx("reader").recv_many(len(SENT)) == SENT
+
+
 def test_a_damaged_segment_is_not_compressed_and_holds_up_nothing_else(path: Path) -> None:
     with Channel(path, segment_bytes=100) as ch:
         ch.rx("worker")

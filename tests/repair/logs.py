@@ -54,9 +54,8 @@ def _channel(path: Path, compression: str | None = None) -> None:
         for payload in SENT:
             c.tx().send(payload)
         assert reader.recv_many(READER) == SENT[:READER]
-        assert c._log is not None
-        c._log.seal_finished()
-        c._tidy(c._log)
+        assert c._janitor is not None
+        c._janitor._turn()
 
 
 def _journal(path: Path) -> None:

@@ -72,6 +72,11 @@ class Janitor(threading.Thread):
         self._again = True
         self.wake()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether something waits for this turn's end; a tidying that takes long leaves the rest to the next one."""
+        return self._stopping or not self._wakes.empty()
+
     def stop(self) -> None:
         self._stopping = True
         self.wake()
@@ -107,6 +112,9 @@ class Janitor(threading.Thread):
         log = self._log
         assert log is not None
         log.writable()
+        with contextlib.suppress(Empty):  # what has woken it until now has this turn
+            while True:
+                self._wakes.get_nowait()
         try:
             with log.syncing.untold():
                 self._flush_if_due(log)

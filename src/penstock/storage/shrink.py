@@ -6,6 +6,7 @@ has the plain one open reads on undisturbed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import CorruptSegment, NotALog
@@ -16,10 +17,12 @@ from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 
 
-def compress_sealed(log: Log, method: Method) -> int:
-    """Compress every sealed segment that is not; how many were."""
+def compress_sealed(log: Log, method: Method, is_wanted: Callable[[], bool] = lambda: False) -> int:
+    """Compress the sealed segments that are not, up to the one at which its thread `is_wanted` elsewhere; how many were."""
     done = 0
     for info in sorted(log.finished().values(), key=lambda s: s.id):
+        if done and is_wanted():
+            break
         paths = log.directory.paths(info.id)
         if info.sealed and paths.data.exists() and _compress(log, info, method):
             done += 1
