@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -130,14 +131,39 @@ def test_a_move_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert stand[1] == (str(path), None)
 
 
-def test_one_that_is_stopped_over_a_move_is_not_waited_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (path / "recovery" / "0").mkdir(parents=True)
-    monkeypatch.setattr(sessions, "_MOVING_S", 0.01)
+class Clock:
+    """Time goes on by sleeping alone."""
+
+    def __init__(self) -> None:
+        self.began = self.now = 1_700_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("changed_s", "waited_s"), [(0, 5), (-4, 1), (-10, 0), (100, 5)])
+def test_one_that_is_stopped_over_a_move_is_waited_for_once(
+    path: Path, changed_s: float, waited_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five seconds after its last step; also where the clock was set back since."""
+    target, clock = path / "recovery" / "0", Clock()
+    target.mkdir(parents=True)
+    os.utime(target, (clock.now + changed_s,) * 2)
+    monkeypatch.setattr(sessions, "time", clock)
     holder = Holder(path, "journal")
     try:
-        assert sessions.stand(path)[0][1] is None
+        for _ in range(3):
+            assert sessions.stand(path)[0][1] is None
+            if changed_s <= 0:
+                assert clock.now - clock.began == pytest.approx(waited_s, abs=0.01)
     finally:
         holder.close()
+    assert waited_s - 0.01 < clock.now - clock.began < 3 * waited_s + 0.01
 
 
 def test_a_segment_is_found_where_it_is_now(path: Path) -> None:

@@ -253,6 +253,12 @@ def identity(file: int | Path) -> tuple[int, int]:
     return st.st_dev, st.st_ino
 
 
+@_telling
+def changed_at(path: Path) -> float:
+    """When it was, in seconds since 1970; of a directory, when a name in it was."""
+    return path.stat().st_mtime
+
+
 def read(fd: int, offset: int, length: int) -> bytes:
     """Up to `length` bytes from `offset`; fewer only at the end of the file."""
     parts = []

@@ -27,7 +27,7 @@ _DONE: Final = "recovery.done"
 _LOCK: Final = ".lock"
 _MISSING_SHOWN: Final = 10
 _LOOK_S: Final = 0.001
-_MOVING_S: Final = 5.0  # a move takes no longer, unless its process was stopped over it
+_MOVING_S: Final = 5.0  # a move takes no longer, nor any step of it, unless its process was stopped over it
 
 T = TypeVar("T")
 Stand = tuple[tuple[str, tuple[int, int] | None], ...]
@@ -69,10 +69,17 @@ def stand(top: Path) -> Stand:
     deadline_s = time.monotonic() + _MOVING_S
     while True:
         found = tuple((str(place), _page(place)) for place in places(top))
-        moving = any(page is None for _, page in found[:-1])
+        moving = any(page is None and _is_new(Path(place)) for place, page in found[:-1])
         if not moving or not is_held(top) or time.monotonic() > deadline_s:
             return found
         time.sleep(_LOOK_S)
+
+
+def _is_new(place: Path) -> bool:
+    """Whether files may just be coming into it: who looks takes many looks, and is not to wait at each for one that stands still."""
+    with suppress(FileNotFoundError):
+        return time.time() < files.changed_at(place) + _MOVING_S
+    return False
 
 
 def _page(place: Path) -> tuple[int, int] | None:
