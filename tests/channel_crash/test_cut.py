@@ -33,7 +33,7 @@ from tests.channel_crash.wreck import (
     work,
 )
 from tests.queue.crash import NATIVE, Cut, Yard, payload
-from tests.queue.dying import Countdown, Zygote, open_zygote
+from tests.queue.dying import Countdown, Zygote, die, open_zygote, stand
 
 
 @dataclass
@@ -198,7 +198,7 @@ ACTS: dict[str, Act] = {
 }
 
 
-def run(path: str, name: str, after: int, notes: str) -> None:
+def run(path: str, name: str, after: int, notes: str, there: Callable[[], object] = die) -> None:
     """In a child: do it, and die at the n-th call. What was acknowledged by then, and how many calls it made, is told outside."""
     act, patch = ACTS[name], pytest.MonkeyPatch()
     by_hand(patch)
@@ -208,7 +208,7 @@ def run(path: str, name: str, after: int, notes: str) -> None:
     def tell() -> None:
         Path(notes).write_bytes(pickle.dumps((story.told(), countdown.calls)))
 
-    countdown = Countdown(after, tell, halves=act.halves)
+    countdown = Countdown(after, tell, halves=act.halves, there=there)
     countdown.lay()
     story.open()
     act.first(story)
@@ -216,6 +216,11 @@ def run(path: str, name: str, after: int, notes: str) -> None:
     act.then(story)
     tell()
     os._exit(7)  # without closing anything
+
+
+def run_and_stand(path: str, name: str, after: int, notes: str) -> None:
+    """In a child: the same, but stand still there."""
+    run(path, name, after, notes, stand)
 
 
 @pytest.fixture(scope="module")

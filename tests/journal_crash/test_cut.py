@@ -27,7 +27,7 @@ from tests.journal_crash.campaign import strays
 from tests.journal_crash.story import Life
 from tests.journal_crash.wreck import EVERY, one_in, settle_pages
 from tests.queue.crash import NATIVE, Yard
-from tests.queue.dying import Countdown, Zygote, die, open_zygote
+from tests.queue.dying import Countdown, Zygote, die, open_zygote, stand
 
 FILE_BYTES = 200
 BOOTS: list[Boot] = ["same", "new"]
@@ -189,12 +189,12 @@ ACTS = {
 }
 
 
-def die_at(base: str, act: str, at: int, own: bool) -> None:
+def die_at(base: str, act: str, at: int, own: bool, there: Callable[[], object] = die) -> None:
     """`own`: also at those calls that the kernel makes by itself, over a batch, and half-way through a write. (The reference kernel, then,
     whose calls can be counted.)"""
     journal.MAX_FILE_BYTES = FILE_BYTES  # type: ignore[misc]
     warnings.simplefilter("ignore")
-    counter = Countdown(at, halves=own)
+    counter = Countdown(at, halves=own, there=there)
     with standing_in(CHANGING, counter.wrap) if own else contextlib.nullcontext():
         if not own:
             counter.lay()
@@ -204,6 +204,11 @@ def die_at(base: str, act: str, at: int, own: bool) -> None:
         (Path(base) / "counted").write_text(str(counter.calls))
         (Path(base) / "counted").rename(Path(base) / "calls")  # at once: the background may die any moment
         die()  # it got through: it dies then
+
+
+def stand_at(base: str, act: str, at: int, own: bool) -> None:
+    """The same, but it stands still there, goes on when it is told to, and dies at the end."""
+    die_at(base, act, at, own, stand)
 
 
 # ---- the tests ----
