@@ -26,6 +26,7 @@ from penstock.errors import (
     RecordGone,
     RecordsLost,
     RecoveryUnfinished,
+    SyncFailed,
 )
 from penstock.formats import journal as fmt
 from penstock.formats.journal import CHECKPOINT, DATA, MAX_FILE_BYTES, MAX_PAYLOAD_BYTES, Checkpoints
@@ -137,7 +138,9 @@ class Journal(AsyncClosable):
         self._turns = Closing()
         self._forgetting = threading.Lock()  # while what was walked over goes
         self._grown = False  # data came since the last checkpoint was registered
-        self._lost = 0  # records of batches that failed, as far as was told
+        self._lost = (
+            0  # records of batches that failed, as far as was told; and checkpoint records, whose promises tell
+        )
         self._changes: deque[_Change] = deque()  # checkpoint records on their way to the disk
         self._left_out: set[int] = set()  # numbers whose records failed when the next one's were made already
         self._registering: Promise | None = None  # of the checkpoint that was registered last, if in this session
@@ -270,8 +273,8 @@ class Journal(AsyncClosable):
         self._open_log()
         with self._lock:
             self._settle()
+            self._tell_of_lost()
             if not self._grown:
-                self._tell_of_lost()
                 made = Checkpoint(self._current)
                 made._promise = self._registering
                 return made
@@ -310,14 +313,20 @@ class Journal(AsyncClosable):
         return number
 
     def _register_if_whole(self, state: Checkpoints, number: int) -> Checkpoint:
-        """Unless records were lost. If that happens at this very moment the record may be written, and is taken back."""
+        """Unless records are lost at this very moment: then the record may be written, and is taken back."""
         before = Checkpoints(self._checked, self._current)
-        self._tell_of_lost()
         made = self._register(state, number)
         try:
             self._tell_of_lost()
         except RecordsLost:
-            self._register(before, before.current)
+            back = self._register(before, before.current)
+            with (
+                suppress(PenstockError),
+                self._path.told(),
+            ):  # until then it is said to be so, and a walk would leave it out
+                self._path.appends.flush()
+                back.result()
+            self._settle()
             raise
         return made
 
@@ -341,6 +350,7 @@ class Journal(AsyncClosable):
             first = change.promise.first
             if first is None:
                 failed = True
+                self._lost += not isinstance(change.promise.exception(), SyncFailed)  # it is no record of the group's
                 self._grown |= change.registers > 0
                 continue
             self._written = change.state
@@ -361,10 +371,15 @@ class Journal(AsyncClosable):
 
     def _tell_of_lost(self) -> None:
         """A group of which records were lost is not complete."""
-        lost = self._path.appends.lost - self._lost
-        if lost:
-            with self._path.told():
-                self._path.appends.flush()  # after a failed sync this says so, every time
+        if self._path.appends.lost == self._lost:
+            return
+        with self._path.told():
+            self._path.appends.flush()  # after a failed sync this says so, every time
+        for change in self._changes:  # their records are counted, too, as soon as one before them has failed
+            with suppress(PenstockError):
+                change.promise._keep()
+        self._settle()
+        if lost := self._path.appends.lost - self._lost:
             self._lost += lost
             raise RecordsLost(
                 f"{self.path}: {lost} records that were appended could not be written, so their group is not complete; "
@@ -471,6 +486,7 @@ class Journal(AsyncClosable):
             if self._walked:
                 return
             self._settle()
+            self._tell_of_lost()
             retired = max(self._checked, self._recovered_to)
             # What was lost was perhaps appended again from here: then this is still needed.
             made = self._register_if_whole(Checkpoints(retired, self._current), retired)

@@ -404,8 +404,6 @@ def test_a_walk_whose_end_finds_the_disk_full_can_be_ended_later(new: New, path:
         next(walk)
     assert j.first_unchecked == 1
     assert (path / "recovery").exists()
-    with pytest.raises(RecordsLost):
-        walked(j)
     assert payloads(walked(j)) == [b"a"]
     assert not (path / "recovery").exists()
     assert j.first_unchecked == 2

@@ -200,6 +200,7 @@ def die_at(base: str, act: str, at: int, own: bool, there: Callable[[], object] 
             counter.lay()
         life = Life(Path(base))
         ACTS[act](life, counter.begin)
+        counter.end()
         assert life.journal is not None
         (Path(base) / "counted").write_text(str(counter.calls))
         (Path(base) / "counted").rename(Path(base) / "calls")  # at once: the background may die any moment

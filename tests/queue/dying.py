@@ -161,6 +161,11 @@ class Countdown:
     def begin(self) -> None:
         self.calls = 0
 
+    def end(self) -> None:
+        """Whatever threads are still at work go on."""
+        with self._lock:
+            self.at = -1
+
     def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         if name == "remove_tree":
             return self._remove_tree
