@@ -283,6 +283,43 @@ def test_a_retired_file_that_was_not_deleted_yet_does_not_come_back(yard: Yard) 
             assert not (path / first).exists()
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_retired_file_goes_once_it_is_on_the_disk_that_it_is_retired(
+    yard: Yard, damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who said so may have died before he had synced that, or his sync may have failed. The manifest is written anew; unless some of it
+    cannot be read, which must not be forgotten."""
+    path = yard.keep()
+    with Queue(path, file_size=8192, roll=Roll.count(3)) as q:
+        for p in PAYLOADS:
+            q.append(p)
+        assert q._log is not None
+        q._log.seal_finished()
+        q._log.manifest.retired(q._log.manifest.ordered()[0])
+        image = Image.take(path)
+    first, calls = image.names(".data")[0], list[str]()
+    image = Image({**image, "manifest": image["manifest"] + b"?"}) if damaged else image
+    path = image.lay(yard.new(), "same")
+
+    def noting(name: str) -> Callable[..., object]:
+        real = getattr(files, name)
+
+        def call(what: int | Path, *args: object) -> object:
+            file = what if isinstance(what, Path) else Path(f"/proc/self/fd/{what}").readlink()
+            calls.append(f"{name} {file.name}")
+            return real(what, *args)
+
+        return call
+
+    for name in ("replace", "sync", "remove"):
+        monkeypatch.setattr(files, name, noting(name))
+    with Queue(path) as q:
+        assert q.first_sequence == 3
+        assert records(q) == numbered(PAYLOADS)[3:]
+    said = "sync manifest" if damaged else "replace manifest"
+    assert calls.index(said) < calls.index(f"remove {Path(first).name}")
+
+
 # ---- headers ----
 
 

@@ -371,16 +371,24 @@ def _drop_leftovers(directory: Directory, control: Control, manifest: Manifest, 
     """
     finished, on_disk = manifest.ordered(), directory.segments()
     last = on_disk[-1] if on_disk else 0
+    retired = list[int]()
     for segment_id in on_disk:
         base = directory.base_of(segment_id) if segment_id not in manifest.segments else None
         if manifest.is_gone(segment_id) or (base is not None and base < manifest.retired_next):
-            directory.delete(segment_id)
+            retired.append(segment_id)
         elif base is not None and any(s.base <= base <= s.next and s.id > segment_id for s in finished):
             opening.set_aside(segment_id)
         elif manifest.retired_next and segment_id < min((s.id for s in finished), default=last):
             paths = directory.paths(segment_id)
             if not (paths.data.exists() or paths.index.exists() or paths.times.exists()):
-                directory.delete(segment_id)  # retired: a compressed file is the last one of a segment that goes
+                retired.append(segment_id)  # a compressed file is the last one of a segment that goes
+    if retired:  # who said so may have died, or have failed, before that was on the disk
+        if manifest.unknown_edits:
+            manifest.sync()
+        else:
+            manifest.rewrite(control.generation)
+    for segment_id in retired:
+        directory.delete(segment_id)
     if control.span is not None:
         return False  # no move, but a batch over several segments that was listed and not yet published
     return bool(finished) and control.active().segment < finished[-1].id
