@@ -30,7 +30,7 @@ help:
 	@echo "make bench-spark  of these the Spark source and sink beside Parquet, JSON lines and a plain Python source (3 minutes)"
 	@echo "make torture  10,000 kills of processes that use a queue, a channel, a journal and a topic, hundreds of stops, then states that crashes leave"
 	@echo "              of short workloads and calls that fail, 5,000 logs with hostile files, 200 power cuts on ext4 and xfs (as root, with btrfs), and"
-	@echo "              kills of Spark; one table at the end (two and a half hours); ARGS=\"--part 10\" for 10% of it"
+	@echo "              kills of Spark; one table at the end (two hours); ARGS=\"--part 10\" for 10% of it"
 	@echo "make sanitize the native kernel under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer (10 minutes)"
 	@echo "make soak     all four uses under load for MINUTES=30: memory, maps, descriptors and latency must stay flat"
 	@echo "make clean    remove everything that was built"

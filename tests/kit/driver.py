@@ -101,7 +101,7 @@ def try_workload(
     saw: Saw = lambda tried: None,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many, and those
-    near to all lost and all kept, if they are no more than `most_near`, and so many that any few places are `together` in every way. Of kills `most_kills`, or all. Of `during_recovery` of them the
+    near to all lost and all kept, if they are no more than `most_near`, and so many that any few places are `together` in every way. Of kills `most_kills`, or all. Of `during_recovery` of them, and as many power cuts, the
     recovery is cut too, at each of its moments, or `most_cuts` times in all. What comes before so many operations are `done` is left out, and what was `seen` before,
     or all but the one of number `only`; `to_first` ends with a failure. `saw` is told of each. `again` is the command for a failure, if
     it is not that of the campaign."""
@@ -130,7 +130,8 @@ def try_workload(
     killed = kills(moments).all
     crashes = [*rng.sample(killed, min(most_kills or len(killed), len(killed))), *found.all]
     # Which are cut is chosen of all: what was seen before depends on which workloads came before.
-    cut = set(rng.sample(range(len(crashes)), min(during_recovery, len(crashes))))
+    kinds = (range(len(crashes) - len(found.all)), range(len(crashes) - len(found.all), len(crashes)))
+    cut = {i for numbers in kinds for i in rng.sample(numbers, min(during_recovery, len(numbers)))}
     numbered = [(i, crash) for i, crash in enumerate(crashes) if only is None or i == only]
     if only is not None and not numbered:
         raise ValueError(f"case {only}: there are {len(crashes)}")
@@ -186,6 +187,9 @@ def cut_recovery(
     except Exception as error:
         return Tried(1, failures=[f"{kind.name}: {crash}: {type(error).__name__}: {error}\nagain with: {again}"])
     cuts = [*kills(recording.moments).all, *power_cuts(recording.moments, rng, len(recording.moments)).all]
+    cuts += [Crash(moment, state, "new") for moment in recording.moments for state in moment.of_one_directory()]
+    seen = set[bytes]()
+    cuts = [cut for cut in cuts if is_new(cut, kind, seen)]
     for cut in rng.sample(cuts, min(len(cuts), most or len(cuts))):
         both = Crash(cut.moment, cut.state, "same" if killed and cut.boot == "same" else "new")
         tried.add(judge(yard, kind, both, cut.moment.note, again, f"{crash}, and while that was opened "))

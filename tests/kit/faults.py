@@ -75,6 +75,7 @@ def try_fault(yard: Yard, use: str, fault: Fault) -> Tried:
 def _states(moment: Moment, rng: random.Random) -> Iterator[State]:
     """Of many names that a failed sync has left in memory chance seldom keeps one directory's, and loses those of another."""
     yield moment.least()
+    yield from moment.of_one_directory()
     for group in moment._groups():
         yield replace(moment, changes=tuple(group)).now()
     yield moment.some(rng)

@@ -107,8 +107,12 @@ class Moment:
 
     def least(self) -> State:
         """What was synced, and nothing else."""
-        tree = self._tree(())
-        return self._state(tree, {inode: self.files[inode].synced for inode in self._reached(tree).values()})
+        return self._synced_but(())
+
+    def of_one_directory(self) -> Iterator[State]:
+        """What was synced, and of one directory each, or of some that a rename has tied together, all changes of names: what was removed is
+        gone, and nothing is there that was written before."""
+        return map(self._synced_but, self._groups())
 
     def some(self, rng: random.Random, page: int = SECTOR) -> State:
         """One of the states, by chance."""
@@ -203,6 +207,10 @@ class Moment:
             groups.append((set(change.names).union(*(g[0] for g in tied)), [*(c for g in tied for c in g[1]), change]))
         order = {id(change): i for i, change in enumerate(self.changes)}
         return [sorted(group[1], key=lambda change: order[id(change)]) for group in groups]
+
+    def _synced_but(self, kept: Sequence[Change]) -> State:
+        tree = self._tree(kept)
+        return self._state(tree, {inode: self.files[inode].synced for inode in self._reached(tree).values()})
 
     def _tree(self, kept: Sequence[Change]) -> dict[int, Names]:
         tree = dict(self.synced)
