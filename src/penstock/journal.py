@@ -138,9 +138,7 @@ class Journal(AsyncClosable):
         self._turns = Closing()
         self._forgetting = threading.Lock()  # while what was walked over goes
         self._grown = False  # data came since the last checkpoint was registered
-        self._lost = (
-            0  # records of batches that failed, as far as was told; and checkpoint records, whose promises tell
-        )
+        self._lost = 0  # records of batches that failed, as far as was told, or as their own promises tell
         self._changes: deque[_Change] = deque()  # checkpoint records on their way to the disk
         self._left_out: set[int] = set()  # numbers whose records failed when the next one's were made already
         self._registering: Promise | None = None  # of the checkpoint that was registered last, if in this session
@@ -320,15 +318,17 @@ class Journal(AsyncClosable):
             self._tell_of_lost()
         except RecordsLost:
             back = self._register(before, before.current)
-            with (
-                suppress(PenstockError),
-                self._path.told(),
-            ):  # until then it is said to be so, and a walk would leave it out
-                self._path.appends.flush()
-                back.result()
+            with suppress(PenstockError):  # until then a walk would leave out what was said to be retired
+                self._wait_now(back)
             self._settle()
             raise
         return made
+
+    def _wait_now(self, made: Checkpoint) -> None:
+        """Until it is on the disk. `linger_s` is for those who append: who waits for this would wait for nothing."""
+        with self._path.told():
+            self._path.appends.flush()
+        made.result()
 
     def _register(self, state: Checkpoints, number: int) -> Checkpoint:
         try:
@@ -490,9 +490,7 @@ class Journal(AsyncClosable):
             retired = max(self._checked, self._recovered_to)
             # What was lost was perhaps appended again from here: then this is still needed.
             made = self._register_if_whole(Checkpoints(retired, self._current), retired)
-        with self._path.told():
-            self._path.appends.flush()  # `linger_s` is for those who append: an open or a close would wait for nothing
-        made.result()
+        self._wait_now(made)
         with self._forgetting:
             sessions.forget(self.path)
             self._walked = True

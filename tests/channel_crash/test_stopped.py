@@ -47,6 +47,7 @@ def test_one_that_stands_still_at_any_call_holds_no_reader_up_and_goes_on(
 ) -> None:
     by_hand(monkeypatch)
     act, stood = ACTS[name], 0
+    lost = act.first is went_down
     for after in some_calls(STEPS[name] * (1 if NATIVE else 3)):
         path, notes = yard.new(), yard.keep()
         child.tell(str(path), name, after, str(notes))
@@ -63,13 +64,12 @@ def test_one_that_stands_still_at_any_call_holds_no_reader_up_and_goes_on(
         if stands:
             said = child.answer()
             if name in OTHERS:  # it may have waited for them
-                seen(reading.result(), story, lost=act.first is went_down)
+                seen(reading.result(), story, lost=lost)
         assert said == "7"
         story = pickle.loads(notes.read_bytes())[0]
         notes.unlink()
         left = everything(path)
         strict = story.options.get("crash_consistent", False)
-        lost = act.first is went_down
         story.judge(path, strict=not lost)
         story.judge(left.lay(yard.new(), "new"), strict=not lost and strict)
         if not stands:

@@ -61,7 +61,9 @@ def main() -> int:
     parser.add_argument("--ops", help="only this workload: operations with commas between")
     parser.add_argument("--done", type=int, help="of it what comes after so many of its operations")
     parser.add_argument("--most-kills", type=int, help="of it at most so many kills")
-    parser.add_argument("--cuts", type=int, default=1, help="of so many crashes the recovery is cut, too")
+    parser.add_argument(
+        "--cuts", type=int, default=1, help="of so many kills, and as many power cuts, the recovery is cut, too"
+    )
     parser.add_argument("--case", type=int, help="of its crashes this one alone")
     parser.add_argument("--fault", choices=KINDS, help="only this fault")
     parser.add_argument("--nth", type=int, default=1)

@@ -101,8 +101,8 @@ def try_workload(
     saw: Saw = lambda tried: None,
 ) -> Tried:
     """Every crash of a workload, if there are no more than `most` states to look at; else `sample` of them, or as many, and those
-    near to all lost and all kept, if they are no more than `most_near`, and so many that any few places are `together` in every way. Of kills `most_kills`, or all. Of `during_recovery` of them, and as many power cuts, the
-    recovery is cut too, at each of its moments, or `most_cuts` times in all. What comes before so many operations are `done` is left out, and what was `seen` before,
+    near to all lost and all kept, if they are no more than `most_near`, and so many that any few places are `together` in every way. Of kills `most_kills`, or all. Of
+    `during_recovery` of them, and of as many power cuts, the recovery is cut too, at each of its moments, or `most_cuts` times in all. What comes before so many operations are `done` is left out, and what was `seen` before,
     or all but the one of number `only`; `to_first` ends with a failure. `saw` is told of each. `again` is the command for a failure, if
     it is not that of the campaign."""
     kind, rng = USES[use], random.Random(f"{seed} {use} {','.join(ops)}")
@@ -127,10 +127,11 @@ def try_workload(
         together=together,
         lengths_in_order=lengths_in_order,
     )
-    killed = kills(moments).all
-    crashes = [*rng.sample(killed, min(most_kills or len(killed), len(killed))), *found.all]
+    every_kill = kills(moments).all
+    killed = rng.sample(every_kill, min(most_kills or len(every_kill), len(every_kill)))
+    crashes = [*killed, *found.all]
     # Which are cut is chosen of all: what was seen before depends on which workloads came before.
-    kinds = (range(len(crashes) - len(found.all)), range(len(crashes) - len(found.all), len(crashes)))
+    kinds = range(len(killed)), range(len(killed), len(crashes))
     cut = {i for numbers in kinds for i in rng.sample(numbers, min(during_recovery, len(numbers)))}
     numbered = [(i, crash) for i, crash in enumerate(crashes) if only is None or i == only]
     if only is not None and not numbered:
