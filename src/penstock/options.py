@@ -17,6 +17,7 @@ MAX_FILE_SIZE_BYTES: Final = 1 << 40
 MAX_INDEX_INTERVAL: Final = 1 << 30
 MAX_PARTITIONS: Final = 4096
 MAX_SEQUENCE: Final = 1 << 62  # no log gets there: a file that says more is not believed
+MAX_TIME_US: Final = 1 << 62  # nor is it ever so late
 MAX_NUMBER: Final = (1 << 63) - 1  # of bytes or records that may be asked for: the kernels count in 64 bits
 INDEX_INTERVAL: Final = 1024
 CHANNEL_SEGMENT_BYTES: Final = 512 << 20

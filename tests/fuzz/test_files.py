@@ -35,6 +35,7 @@ from tests.fuzz.campaign import WORK, campaign
 from tests.fuzz.corpus import laid
 from tests.queue.crash import NATIVE
 from tests.repair import logs
+from tests.topic_crash import wreck
 
 CASES = 100 if NATIVE else 35
 SEED = int(os.environ.get("PENSTOCK_SEED", time.time()))
@@ -275,6 +276,51 @@ def test_a_manifest_with_right_checksums_and_numbers_that_cannot_be(path: Path, 
     with Queue(path) as q:
         assert "manifest" in " ".join(q.recovery.rebuilt)
         assert [m.payload for m in q.tailer()] == logs.SENT
+
+
+_TIMES = [1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]  # the last is -1
+
+
+@pytest.mark.parametrize("field", [40, 48], ids=["first", "last"])
+@pytest.mark.parametrize("value", _TIMES, ids=str)
+@pytest.mark.parametrize("kind", ["queue", "zstd"])
+def test_a_manifest_with_times_that_cannot_be(path: Path, kind: str, field: int, value: int) -> None:
+    """Of each segment; and the last file's companion, which would know better, is gone."""
+    image = corpus.Image(corpus.image(kind))
+    data = bytearray(image["manifest"])
+    for at in range(64, len(data), 64):
+        data[at + field : at + field + 8] = value.to_bytes(8, "little")
+    image["manifest"] = corpus.seal("manifest", bytes(data))
+    del image[max(name for name in image if name.endswith(".time"))]
+    goes_on(wreck.lay(image, path, "new"), kind)
+
+
+@pytest.mark.parametrize("value", _TIMES[:-1], ids=str)
+@pytest.mark.parametrize("gone", [False, True], ids=["listed", "not listed"])
+@pytest.mark.parametrize("kind", ["queue", "zstd"])
+def test_companions_with_times_that_cannot_be(path: Path, kind: str, gone: bool, value: int) -> None:
+    """Of all records; and what is listed is made anew of them."""
+    image = corpus.Image(corpus.image(kind))
+    for name in [name for name in image if name.endswith(".time")]:
+        words = (len(image[name]) - companion.HEADER_BYTES) // companion.ENTRY_BYTES
+        image[name] = image[name][: companion.HEADER_BYTES] + value.to_bytes(8, "little") * words
+    if gone:
+        del image["manifest"]
+    goes_on(wreck.lay(image, path, "new"), kind)
+    assert {f.kind for f in verify(path, deep=True).findings} == {"companion"}
+    apply(path)
+    assert verify(path, deep=True).findings == ()
+
+
+def goes_on(path: Path, kind: str) -> None:
+    """Nothing is lost of a log, which takes records whose times are of now."""
+    with Queue(path) if kind == "queue" else Channel[bytes](path, segment_bytes=1800, compression=kind) as log:
+        log.append(b"more") if isinstance(log, Queue) else log.tx().send(b"more")
+        assert log._log is not None
+        assert log._log.control.last_us < time.time() * 1e6 + 86_400e6
+    with Rows(find(path), on_corrupt="skip") as rows:
+        payloads = [bytes(row.payload) for row in rows.now()]
+    assert payloads == [*logs.SENT, b"more"]
 
 
 def test_a_data_file_that_says_it_begins_beyond_all_numbers(path: Path) -> None:

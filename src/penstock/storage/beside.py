@@ -64,7 +64,7 @@ def unlikely_times(times: Times, count: int, now_us: int) -> list[int]:
     count, latest = min(count, len(times)), now_us + DAY_US
     if _run_forward(times, count, latest):  # nearly always
         return []
-    known = [(i, us) for i in range(count) if (us := times.us(i))]
+    known = [(i, us) for i in range(count) if (us := abs(times.entry(i)))]
     strange = {i for i, us in known if us > latest}
     known = [one for one in known if one[0] not in strange]
     while bad := [(a, b) for a, b in pairwise(known) if b[1] < a[1]]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import struct
 import zlib
 from array import array
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.kernel import Buffer, FrameSpec
-from penstock.options import MAX_SEQUENCE
+from penstock.options import MAX_SEQUENCE, MAX_TIME_US
 
 _HEADER: Final = struct.Struct("<8sIIQ")
 _MAGIC: Final = b"PENSTIME"
@@ -91,7 +92,18 @@ class Times:
 
     def us(self, place: int) -> int:
         """Unix microseconds of a record, or 0 when not known."""
-        return abs(self.entry(place))
+        return self._us(self.entry(place))
+
+    def known_backwards(self, start: int, end: int) -> Iterator[int]:
+        """The same for the records end - 1 to start, which must be there, without those that are not known."""
+        part = self.some(start, end)
+        if any(part):  # else there may be very many
+            yield from filter(None, map(self._us, reversed(part)))
+
+    @staticmethod
+    def _us(entry: int) -> int:
+        us = abs(entry)
+        return us if us < MAX_TIME_US else 0
 
     def ends_batch(self, place: int) -> bool:
         """Whether a record is known to be the last, or only one, of its batch."""

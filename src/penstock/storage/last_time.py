@@ -47,9 +47,7 @@ def _backwards(times: Times, count: int) -> Iterator[int]:
     end, size = min(count, len(times)), _FIRST
     while end > 0:
         start = max(0, end - size)
-        part = times.some(start, end)
-        if any(part):  # else there may be very many
-            yield from filter(None, map(abs, reversed(part)))
+        yield from times.known_backwards(start, end)
         end, size = start, _PART
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import FilesMissing, UnknownVersion
-from penstock.options import MAX_SEQUENCE
+from penstock.options import MAX_SEQUENCE, MAX_TIME_US
 from penstock.storage import files
 from penstock.storage.segment import Format, is_place
 
@@ -60,6 +60,7 @@ def _can_be(fmt: Format, kind: int, info: SegmentInfo) -> bool:
         and is_place(fmt, info.id, info.end, info.next)
         and info.begin < MAX_SEQUENCE
         and info.count * _LEAST_FRAME <= info.end
+        and all(0 <= us < MAX_TIME_US for us in (info.first_us, info.last_us))
     )
 
 
