@@ -43,6 +43,7 @@ from penstock.storage.group import NEVER, NOTHING, Decode, Group, Member, Nothin
 from penstock.storage.holder import Holder
 from penstock.storage.janitor import Janitor
 from penstock.storage.kept import Kept, Told
+from penstock.storage.listed import listed
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.offsets import DURABLE, WRITTEN, Offsets
@@ -106,13 +107,14 @@ class Sender(Generic[T]):
 
     def send_many(self, objects: Sequence[T], timeout_s: float | None = None) -> None:
         """Send many messages as one: all of them or none, after any crash and to every receiver."""
-        if not objects:
+        many = listed("send_many", objects)
+        if not many:
             return
         log = self._channel._open_log()
         encode = self._encode
-        first = log.append_batch([encode(obj) for obj in objects])
+        first = log.append_batch([encode(obj) for obj in many])
         if self._durable:
-            self._make_durable(range(first, first + len(objects)), timeout_s)
+            self._make_durable(range(first, first + len(many)), timeout_s)
 
     def _make_durable(self, sent: range, timeout_s: float | None) -> None:
         with telling_appended(sent):

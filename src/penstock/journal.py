@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -42,6 +42,7 @@ from penstock.storage.dropping import close_dropped
 from penstock.storage.holder import Holder
 from penstock.storage.janitor import Janitor
 from penstock.storage.ledger import Ledger
+from penstock.storage.listed import listed
 from penstock.storage.log import Log
 from penstock.storage.manifest import SegmentInfo
 from penstock.storage.promise import Bell, Promise
@@ -213,11 +214,12 @@ class Journal(AsyncClosable):
         """`append` that raises BufferFull rather than wait."""
         return self.append(payload, 0)
 
-    def append_many(self, payloads: list[Buffer] | tuple[Buffer, ...], timeout_s: float | None = None) -> Appended:
+    def append_many(self, payloads: Sequence[Buffer], timeout_s: float | None = None) -> Appended:
         """Append records that are on the disk together: after a crash all of them are there, or none, where that can be told.
 
         At most 4 MiB in all.
         """
+        payloads = listed("append_many", payloads)
         for payload in payloads:
             if not isinstance(payload, bytes):
                 self._flat(payload)

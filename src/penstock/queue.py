@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from penstock.errors import PayloadTypeError, ReadOnly
+from penstock.errors import ReadOnly
 from penstock.formats import queue as fmt
 from penstock.kernel import Buffer
 from penstock.options import (
@@ -32,6 +32,7 @@ from penstock.storage.arrow import arrow_buffers
 from penstock.storage.closable import AsyncClosable
 from penstock.storage.dropping import close_dropped
 from penstock.storage.janitor import Janitor
+from penstock.storage.listed import listed
 from penstock.storage.log import Log
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import OnProgress, Recovery
@@ -164,17 +165,11 @@ class Queue(AsyncClosable):
         that does not come about is told as by `append`.
         """
         log = self._open_log()
-        if isinstance(payloads, str | bytes | bytearray | memoryview) or not hasattr(payloads, "__len__"):
-            raise PayloadTypeError(f"append_batch takes a list of payloads, not one {type(payloads).__name__}")
         arrow = arrow_buffers(payloads)
+        many = listed("append_batch", payloads) if arrow is None else ()
         if len(payloads) == 0:
             return range(log.next_sequence, log.next_sequence)
-        if arrow is not None:
-            first = log.append_arrow(*arrow)
-        elif isinstance(payloads, list | tuple):
-            first = log.append_batch(payloads)
-        else:
-            first = log.append_batch(list(payloads))
+        first = log.append_batch(many) if arrow is None else log.append_arrow(*arrow)
         sequences = range(first, first + len(payloads))
         if self._flush_each:
             with telling_appended(sequences):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,18 @@ def test_nothing_sent_at_once_is_nothing(path: Path) -> None:
     with Channel(path) as ch:
         ch.tx().send_many([])
         assert ch.stats().write_offset == 0
+
+
+@pytest.mark.parametrize("objects", [b"one", "text", None, 7, iter([b"a"])], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("durable", [False, True])
+def test_many_are_a_list(path: Path, objects: Any, durable: bool) -> None:
+    with Channel[bytes](path, crash_consistent=durable) as ch:
+        rx, tx = ch.rx(), ch.tx()
+        with pytest.raises(PayloadTypeError, match="takes a list of payloads, not one"):
+            tx.send_many(objects)
+        assert rx.try_recv() is None
+        tx.send_many(deque([b"a", b"b"]))
+        assert rx.recv_many(2) == [b"a", b"b"]
 
 
 def test_many_that_do_not_fit_one_file_are_sent_as_one(path: Path) -> None:

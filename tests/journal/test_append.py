@@ -6,9 +6,11 @@ import array
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +135,15 @@ def test_many_records_are_one_batch(new: New, path: Path) -> None:
     j.append_many((b"d",)).result()
     assert stored(path) == [b"a", b"", b"c", b"d"]
     assert batches(path) == [1, 3, 1]
+
+
+@pytest.mark.parametrize("payloads", [b"one", "text", None, 5, iter([b"a"])], ids=lambda one: type(one).__name__)
+def test_many_records_are_a_list(new: New, path: Path, payloads: Any) -> None:
+    j = new()
+    with pytest.raises(PayloadTypeError, match="takes a list of payloads, not one"):
+        j.append_many(payloads)
+    j.append_many(deque([b"a", b"b"])).result()
+    assert stored(path) == [b"a", b"b"]
 
 
 def test_many_records_are_never_in_two_files(new: New, path: Path) -> None:

@@ -6,6 +6,7 @@ import array
 import asyncio
 import pickle
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,11 @@ def test_what_is_not_bytes(path: Path, wrong: Any) -> None:
         assert t.ends() == {0: 0}
 
 
-@pytest.mark.parametrize("one", [b"bytes", "text", bytearray(b"x"), memoryview(b"x")])
+@pytest.mark.parametrize(
+    "one",
+    [b"bytes", "text", bytearray(b"x"), memoryview(b"x"), None, 7, iter([b"x"])],
+    ids=lambda one: type(one).__name__,
+)
 def test_one_payload_is_no_list(path: Path, one: Any) -> None:
     with open_topics(path) as logs, pytest.raises(PayloadTypeError, match="takes a list"):
         logs.topic("t").publish_many(one)
@@ -193,7 +198,7 @@ def test_whatever_is_bytes_like(path: Path) -> None:
         for payload_ in given:
             t.publish(payload_)
         t.publish_many(given)
-        t.publish_many(iter(given))  # type: ignore[arg-type]
+        t.publish_many(deque(given))
         t.publish_many(tuple(given)).wait()
         assert messages(t) == [bytes(p) for p in given] * 4
 

@@ -53,6 +53,7 @@ from penstock.storage.arrow import arrow_buffers
 from penstock.storage.buffered import Buffering
 from penstock.storage.closable import AsyncClosable, Closing
 from penstock.storage.dropping import close_dropped
+from penstock.storage.listed import listed
 from penstock.storage.reader import OnCorrupt
 from penstock.storage.report import Recovery
 from penstock.storage.settings import Settings, current, directory_at, refuse_files, settle
@@ -210,10 +211,10 @@ class Topic:
         They are written together as far as they fit one segment; `timeout_s` is for each time that the buffer is full.
         If one cannot be published, none is; after BufferFull the first `taken` of them are.
         """
-        if isinstance(payloads, str | bytes | bytearray | memoryview):
-            raise PayloadTypeError(f"publish_many takes a list of payloads, not one {type(payloads).__name__}")
+        arrow = arrow_buffers(payloads)
+        many = listed("publish_many", payloads) if arrow is None else ()
         part = self._to(key, partition)
-        arrow, capacity, appends = arrow_buffers(payloads), part.log.directory.capacity, part.path.appends
+        capacity, appends = part.log.directory.capacity, part.path.appends
         parts: list[tuple[Publication, int]] = []
         try:
             if arrow is not None:
@@ -222,12 +223,11 @@ class Topic:
                     made = appends.append_arrow(offsets, wide, values, first, end - first, timeout_s)
                     parts.append((Publication(part, *made), end - first))
             else:
-                listed = payloads if isinstance(payloads, list | tuple) else list(payloads)
                 try:
-                    made = appends.append_many(listed, 0, timeout_s)
-                    parts.append((Publication(part, *made), len(listed)))
+                    made = appends.append_many(many, 0, timeout_s)
+                    parts.append((Publication(part, *made), len(many)))
                 except InvalidPayload:  # more than a segment holds, or one that cannot be published: look closer
-                    for piece in list(pieces(listed, capacity)):  # all of them first: a list is refused as a whole
+                    for piece in list(pieces(many, capacity)):  # all of them first: a list is refused as a whole
                         made = appends.append_many(piece, 0, timeout_s)
                         parts.append((Publication(part, *made), len(piece)))
         except (OSError, ValueError) as error:
