@@ -15,7 +15,8 @@ from penstock.kernel.reference import buffered
 from penstock.storage import files
 from penstock.testing.standing_in import CHANGING, Janitors, Real, System, standing_in
 
-_OPENING: Final = ("open_read", "open_write")
+# Of what changes nothing, that takes a descriptor: a map has one of its own of its file, and a directory is open while it is listed.
+_OPENING: Final = ("open_read", "open_write", "open_to_lock", "duplicate", "map_read", "map_write", "children", "walk")
 _CREATING: Final = ("create", "create_unnamed")
 _NAMING: Final = ("make_directory", "link", "rename")  # a name may need a block, too
 _WRITING: Final = ("write", "allocate", "reserve", "reserve_beyond")
@@ -26,7 +27,7 @@ KINDS: Final[dict[str, tuple[tuple[str, ...], int]]] = {
     "EIO on write": ((*_WRITING, "truncate", "give_back"), errno.EIO),
     "EIO on sync": (("sync", "sync_directory"), errno.EIO),
     "EINTR": ((*_WRITING, "sync"), errno.EINTR),
-    "EMFILE": ((*_OPENING, *_CREATING), errno.EMFILE),
+    "EMFILE": ((*_OPENING, *_CREATING, "sync_directory"), errno.EMFILE),
     "EACCES on rename": (("rename", "exchange"), errno.EACCES),
     "EACCES on remove": (("remove", "remove_tree"), errno.EACCES),
     "short write": ((), 0),  # the system takes half of what it is given, and says so
