@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from penstock.testing.crashes import Crash, kills, power_cuts
+from penstock.testing.crashes import Crash, kills, kills_before_syncs, power_cuts
 from penstock.testing.moment import Moment
 from penstock.testing.recording import recorded
 from tests.kit.limit import case
@@ -129,13 +129,19 @@ def try_workload(
     )
     every_kill = kills(moments).all
     killed = rng.sample(every_kill, min(most_kills or len(every_kill), len(every_kill)))
-    crashes = [*killed, *found.all]
+    at = {crash.moment.number for crash in killed}
+    unsynced = [crash for crash in kills_before_syncs(moments).all if crash.moment.number not in at]
+    crashes = [*killed, *unsynced, *found.all]
+    kinds = range(len(killed) + len(unsynced)), range(len(killed) + len(unsynced), len(crashes))
     # Which are cut is chosen of all: what was seen before depends on which workloads came before.
-    kinds = range(len(killed)), range(len(killed), len(crashes))
-    cut = {i for numbers in kinds for i in rng.sample(numbers, min(during_recovery, len(numbers)))}
-    numbered = [(i, crash) for i, crash in enumerate(crashes) if only is None or i == only]
-    if only is not None and not numbered:
-        raise ValueError(f"case {only}: there are {len(crashes)}")
+    cut = sorted(i for numbers in kinds for i in rng.sample(numbers, min(during_recovery, len(numbers))))
+    numbered = [
+        (i, crash) for i, crash in enumerate(crashes) if i < len(killed) or i in kinds[1]
+    ]  # others leave nothing else
+    if only is not None:
+        if only not in range(len(crashes)):
+            raise ValueError(f"case {only}: there are {len(crashes)}")
+        numbered, cut = [(only, crashes[only])], [only] if only in cut else []
     if seen is not None:
         numbered = [(i, crash) for i, crash in numbered if is_new(crash, kind, seen)]
     near = Counter([(found.near, found.together)] if not found.complete else [])
@@ -146,11 +152,10 @@ def try_workload(
         tried.add(judged)
         if tried.failures and to_first:
             return tried
-    for i, crash in numbered:
-        if i in cut:
-            tried.add(cut_recovery(yard, kind, crash, random.Random(f"{seed} {i}"), again.format(i), most_cuts))
-            if tried.failures and to_first:
-                break
+    for i in cut:
+        tried.add(cut_recovery(yard, kind, crashes[i], random.Random(f"{seed} {i}"), again.format(i), most_cuts))
+        if tried.failures and to_first:
+            break
     return tried
 
 

@@ -15,7 +15,20 @@ import pytest
 from penstock import channel, journal
 from penstock.kernel.reference import buffered as buffered_kernel
 from penstock.kernel.reference import writer
-from penstock.storage import buffered, companion, files, growing, log, packing, recovery, sealing, shrink, span, syncing
+from penstock.storage import (
+    buffered,
+    companion,
+    files,
+    growing,
+    log,
+    opening,
+    packing,
+    recovery,
+    sealing,
+    shrink,
+    span,
+    syncing,
+)
 from penstock.storage.control import Control, Mark
 from penstock.storage.cursor import Cursors
 from penstock.storage.directory import Directory
@@ -135,6 +148,19 @@ def trust_the_killed(patch: Patch) -> None:
     patch.setattr(sealing, "seal_files", lambda log, control, done: None)
 
 
+def remove_unlisted(patch: Patch) -> None:
+    """The files of a segment go when the log is opened, though that it is retired is not known to be on the disk: who said so was killed."""
+    real = opening._drop_leftovers
+
+    def drop_leftovers(*args: Any) -> bool:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(Manifest, "sync", lambda self: None)
+            meanwhile.setattr(Manifest, "rewrite", lambda self, generation: None)
+            return real(*args)
+
+    patch.setattr(opening, "_drop_leftovers", drop_leftovers)
+
+
 def forget_ledger(patch: Patch) -> None:
     """Whether a batch is there already is not asked."""
     patch.setattr(Ledger, "_settled", lambda self: type(self._load())())
@@ -232,6 +258,13 @@ def second_crashes(yard: Yard, use: str, ops: Sequence[str]) -> Tried:
     return try_workload(yard, use, ops, SEED, 1, done=len(ops) - 1, during_recovery=1 << 20, to_first=True)
 
 
+def cut_before_syncs(yard: Yard, use: str, *ops: str) -> Tried:
+    """Of a kill right before each sync of the last operation the recovery is cut."""
+    return try_workload(
+        yard, use, ops, SEED, 1, done=len(ops) - 1, most_kills=1, during_recovery=1 << 20, to_first=True
+    )
+
+
 def failed_syncs(yard: Yard, use: str, last: int = 0) -> Tried:
     """Or only so many of the last ones."""
     found = Tried()
@@ -263,6 +296,7 @@ PLANTED: dict[str, tuple[Plant, Callable[[Yard], Tried]]] = {
     "swallow failed syncs of a topic": (swallow_failed_syncs, lambda yard: failed_syncs(yard, "topic")),
     "cut entries first": (cut_entries_first, lambda yard: failed_syncs(yard, "topic-sink")),
     "trust the killed": (trust_the_killed, lambda yard: second_crashes(yard, "queue", ["append", "append"])),
+    "remove unlisted": (remove_unlisted, lambda yard: cut_before_syncs(yard, "queue-batch", "span", "work")),
     "end walks at once": (end_walks_at_once, lambda yard: crashes(yard, "journal", ["append", "again"])),
     "forget ledger": (forget_ledger, lambda yard: crashes(yard, "sink", ["batch", "batch"])),
     "sync no cursors": (sync_no_cursors, lambda yard: failed_syncs(yard, "topic")),

@@ -91,6 +91,11 @@ def kills(moments: Sequence[Moment]) -> Crashes:
     return Crashes(found.all(), True)
 
 
+def kills_before_syncs(moments: Sequence[Moment]) -> Crashes:
+    """A kill right before each sync. It leaves what one after it does; but if the power fails when the log is opened again, that takes more."""
+    return Crashes(tuple(Crash(moment, moment.now(), "same") for moment in _last(moments)), False)
+
+
 def power_cuts(
     moments: Sequence[Moment],
     rng: random.Random,
