@@ -230,8 +230,12 @@ class Receiver(Closable, Generic[T]):
         try:
             await aside(self._channel._sync_offsets)
             self._group.settle([got[0]])
-        except BaseException:
+        except GeneratorExit:  # nothing can be waited for any more
             self._group.unreceive([got[0]])
+            raise
+        except BaseException:  # also a task's cancelling waits for the disk, and the event loop does not
+            if self._group.put_back([got[0]]):
+                await aside(self._group.sync_back)
             raise
         return got[1]
 

@@ -383,19 +383,26 @@ class Group:
 
     def unreceive(self, some: list[Taken]) -> None:
         """What was received is not done after all, and comes again: its segment is kept as long as a call may raise, but for the moment
-        before one that takes it from the taker returns. If its place must survive a power cut that is on the disk on return: also a task's
-        cancelling waits for it then."""
+        before one that takes it from the taker returns. If its place must survive a power cut that is on the disk on return."""
+        if self.put_back(some):
+            self.sync_back()
+
+    def put_back(self, some: list[Taken]) -> bool:
+        """The same without the disk; whether that is to follow, by `sync_back`."""
         try:
             if not self._put_back(some):
-                return
+                return False
         finally:
             self.settle(some)
         self._ring()
-        if self._sync is not None:
-            # What said that it was done may be on the disk already. Another exception is on its way, which is what the caller is to see:
-            # a sync that fails has poisoned the log, so the next call tells.
-            with contextlib.suppress(PenstockError, OSError):
-                self._sync()
+        return self._sync is not None
+
+    def sync_back(self) -> None:
+        """What said that it was done may be on the disk already. Another exception is on its way, which is what the caller is to see: a sync
+        that fails has poisoned the log, so the next call tells."""
+        assert self._sync is not None
+        with contextlib.suppress(PenstockError, OSError):
+            self._sync()
 
     def _put_back(self, some: list[Taken]) -> bool:
         with self._lock:
