@@ -344,5 +344,27 @@ def test_a_move_that_was_cut_short_is_finished_before_anything_else(
     j.close()
 
 
+@pytest.mark.parametrize("began", [False, True], ids=["anew", "cut short"])
+def test_nothing_is_moved_to_a_directory_whose_name_a_power_cut_may_take(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, began: bool
+) -> None:
+    """With all that it holds; also when it is there, made by one who died before he synced that."""
+    monkeypatch.setattr(journal, "MAX_FILE_BYTES", FILE_BYTES)
+    base = yard.keep()
+    closed(base)
+    path = base / "log"
+    if began:
+        (path / "recovery" / "0").mkdir(parents=True)
+    done: list[Path] = []
+    sync_directory, rename = files.sync_directory, files.rename
+    monkeypatch.setattr(files, "sync_directory", lambda place: (done.append(place), sync_directory(place)))
+    monkeypatch.setattr(files, "rename", lambda old, new: (done.append(new), rename(old, new)))
+    j = Journal(path)
+    before = done[: next(i for i, to in enumerate(done) if to.parent == path / "recovery" / "0")]
+    assert {path, path / "recovery"} <= set(before)
+    list(j.recovered())
+    j.close()
+
+
 def _refuse(old: Path, new: Path) -> None:
     raise RuntimeError("not now")

@@ -114,10 +114,12 @@ def set_aside(top: Path, fmt: Format) -> list[Path]:
         files.remove_tree(old.pop())  # nothing came into it: of what was to, a power cut took the names
     if old and not (old[-1] / _LOCK).exists():
         target = old[-1]
+        for place in (top, target.parent):  # whoever made these may have died before he synced their names
+            files.sync_directory(place)
     elif segments(top, fmt):
         target = top / _PLACE / str(int(old[-1].name) + 1 if old else 0)
         Control(top / _LOCK, fmt).close()  # so that it is there, and is moved last, also where files are another's
-        files.sync_directory(top)  # whoever made these may have died before he synced their names
+        files.sync_directory(top)  # so may whoever made these
         files.make_directories(target, top)
         old.append(target)
     else:
