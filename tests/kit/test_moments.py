@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from penstock.storage import files
 from penstock.testing.crashes import power_cuts
 from penstock.testing.disk import Disk
-from penstock.testing.moment import Moment
+from penstock.testing.moment import Change, Moment
 from penstock.testing.recording import recorded
 from penstock.testing.standing_in import CHANGING
 from penstock.testing.state import PAGE, State, temporaries
@@ -48,6 +49,18 @@ def key(state: State) -> object:
 
 def states(*moments: Moment) -> set[object]:
     return {key(state) for moment in moments for state in moment.all()}
+
+
+def test_more_ways_to_keep_and_lose_names_than_can_be_tried_are_not_tried() -> None:
+    """Though they come to few states: each of ten directories has a name that came and went ten times."""
+    changes = [Change({top: {"name": 99 if i % 2 else None}}) for top in range(10) for i in range(20)]
+    synced = {0: {f"d{top}": top for top in range(1, 10)}}
+    moment = Moment(0, "", None, 0, {99: Versions.whole(b"")}, synced, tuple(changes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Moment, "_trees", lambda self: pytest.fail("they are tried"))
+        assert moment.count(50) > 50
+    few = replace(moment, changes=tuple(changes[:40]))
+    assert few.count(50) == len(list(few.all())) == 4
 
 
 @pytest.mark.parametrize("use", ["journal", "topic", "cursors", "sink"])

@@ -17,6 +17,7 @@ from penstock.testing.covering import Chosen, Made, Part, covering
 from penstock.testing.state import PAGE, State, temporaries
 from penstock.testing.versions import SECTOR, Contents, Versions, picking
 
+_MOST_WAYS = 10  # to one that differs from all others, in nearly every run
 Names = dict[str, int]  # of a directory, and which file or directory (by inode) each is
 
 
@@ -121,8 +122,10 @@ class Moment:
         return self._state(tree, {i: self.files[i].some(pick, page) for i in self._reached(tree).values()})
 
     def count(self, most: int) -> int:
-        """How many states there are, equal ones counted more than once; if more than `most`, some number above that."""
-        if not self.in_order and 2 ** len(self.changes) > most:
+        """How many states there are, equal ones counted more than once; if more than `most`, or if the ways to keep and lose names are
+        too many to look how many of them are equal, some number above that."""
+        ways = math.prod(len(group) + 1 for group in self._ordered())
+        if ways > (_MOST_WAYS * (most + 1000) if self.in_order else most):
             return most + 1
         total = 0
         for tree in self._trees():
